@@ -1,0 +1,142 @@
+// Package inventory turns the hardware of one node into a Snapshot: an immutable value that
+// everything above works on. It is for the publisher, for preparing claims and for the command
+// line. It must not know Kubernetes, claims or how devices are published; NVML and sysfs stay
+// behind the interfaces that this package states and its sub-packages implement.
+package inventory
+
+import "github.com/gpu-dra/driver/pkg/pci"
+
+// Snapshot is what one scan found. It is never changed after the scan; slices are sorted by
+// PCI address so that equal hardware gives equal snapshots.
+type Snapshot struct {
+	Driver Driver
+	GPUs   []GPU
+	// Unusable lists NVIDIA display devices of the PCI bus that cannot be handed out, each
+	// with its reason (lost, held by another kernel driver, NVML answers with an error).
+	Unusable []Unusable
+	// Problems lists what could not be read of GPUs that are otherwise usable.
+	Problems []Problem
+}
+
+// Driver is the state of the GPU driver.
+type Driver struct {
+	// Present tells that the library was loaded and answers.
+	Present bool
+	// Missing says, for people, what stands in the way when Present is false.
+	Missing string
+	// Version is the driver's own text, "580.95.05".
+	Version string
+	// CUDAMajor and CUDAMinor are the newest CUDA version the driver supports; 0 when unknown.
+	CUDAMajor, CUDAMinor int
+}
+
+// GPU is one physical GPU with a working NVML handle. Text fields are empty and pointers nil
+// where the board or the driver does not say.
+type GPU struct {
+	PCI  pci.Address
+	UUID string
+	// Minor is the number in /dev/nvidia<minor>. It may change with every reboot, driver
+	// reload or MIG mode change: valid for this snapshot only, never stored, never published.
+	Minor int
+	// Index is NVML's enumeration index, as unstable as Minor.
+	Index int
+
+	ProductName    string
+	Brand          string
+	Architecture   string
+	Serial         string
+	AddressingMode string
+	// ComputeCapability is the CUDA compute capability; both 0 when unknown.
+	ComputeMajor, ComputeMinor int
+	// MemoryBytes is the physical device memory; 0 where the board has none of its own.
+	MemoryBytes uint64
+	ECCEnabled  *bool
+
+	MIG    MIG
+	NVLink NVLink
+	Fabric Fabric
+
+	// NUMANode is the kernel's node of the PCI device; nil when the kernel says none.
+	NUMANode *int
+	// PCIeRoot is the root complex in the form of resource.kubernetes.io/pcieRoot.
+	PCIeRoot string
+}
+
+// MIG is a GPU's partitioning state.
+type MIG struct {
+	// Capable is false where NVML answers that the board does not support MIG.
+	Capable bool
+	Enabled bool
+	// PendingEnabled differs from Enabled while a mode change waits for a reset.
+	PendingEnabled bool
+}
+
+// NVLink is a GPU's link state.
+type NVLink struct {
+	// Version is the NVLink generation of the active links; 0 without links.
+	Version int
+	// Links are the links that the board has, in NVML's order.
+	Links []Link
+	// Peers are the GPUs of this node that NVML says can be reached over NVLink
+	// (P2P status of the NVLINK capability is OK), sorted.
+	Peers []pci.Address
+}
+
+// Link is one NVLink port.
+type Link struct {
+	Active bool
+	Remote Remote
+	// Peer is the GPU at the other end; the zero Address unless Remote is RemoteGPU.
+	Peer pci.Address
+	// BandwidthMBps is the bandwidth in one direction in MB/s (10^6 bytes); 0 when unknown.
+	BandwidthMBps int
+}
+
+// Remote is what a link ends at.
+type Remote string
+
+// The kinds of link ends that NVML tells apart.
+const (
+	RemoteUnknown Remote = ""
+	RemoteGPU     Remote = "gpu"
+	RemoteSwitch  Remote = "switch"
+	RemoteNPU     Remote = "npu"
+)
+
+// FabricState is the state of a GPU's registration with an NVLink fabric.
+type FabricState string
+
+// The states of nvmlGpuFabricState_t.
+const (
+	FabricNotSupported FabricState = ""
+	FabricNotStarted   FabricState = "not-started"
+	FabricInProgress   FabricState = "in-progress"
+	FabricCompleted    FabricState = "completed"
+)
+
+// Fabric is a GPU's place in an NVLink fabric.
+type Fabric struct {
+	State FabricState
+	// Healthy is false when the registration completed with an error status or the health
+	// mask reports a fault (degraded bandwidth, route unhealthy, access timeout).
+	Healthy bool
+	// Reason says, for people, why Healthy is false.
+	Reason string
+	// ClusterUUID is empty where NVML reports all zeros, as single-node systems do.
+	ClusterUUID string
+	CliqueID    uint32
+}
+
+// Unusable is a GPU on the bus that cannot be handed out.
+type Unusable struct {
+	PCI    pci.Address
+	Reason string
+}
+
+// Problem is one fact of a usable GPU that could not be read.
+type Problem struct {
+	PCI pci.Address
+	// Fact names what is missing, "serial".
+	Fact string
+	Err  error
+}
