@@ -1,0 +1,214 @@
+// Package config holds the node plugin's settings: their flags, environment variables,
+// defaults and checks. It is for the plugin's wiring and for the generated reference page. It
+// must not act on a setting.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/gpu-dra/driver/pkg/device"
+)
+
+// Root is one directory tree of the node in its two views.
+type Root struct {
+	// Host is the path as the host and the container runtime see it.
+	Host string
+	// Container is the path under which this process sees the same tree.
+	Container string
+}
+
+// Config is every setting of the node plugin.
+type Config struct {
+	NodeName   string
+	PodUID     string
+	DriverName string
+	Kubeconfig string
+	APIQPS     float32
+	APIBurst   int
+
+	DriverRoot Root
+	DevRoot    Root
+	ProcRoot   string
+	SysRoot    string
+
+	KubeletPluginsDir  string
+	KubeletRegistryDir string
+	CDIDir             string
+	CDIHook            string
+
+	HTTPAddress   string
+	HealthAddress string
+
+	SliceVocabulary  string
+	ListAttributes   bool
+	DeviceMetadata   bool
+	RescanInterval   time.Duration
+	HolderWait       time.Duration
+	ShutdownDeadline time.Duration
+}
+
+// Default is the configuration of a node whose driver is installed in the host's own tree.
+func Default() *Config {
+	return &Config{
+		DriverName:         "gpu.nvidia.com",
+		APIQPS:             100,
+		APIBurst:           200,
+		DriverRoot:         Root{Host: "/", Container: "/driver-root"},
+		DevRoot:            Root{Host: "/dev", Container: "/dev"},
+		ProcRoot:           "/proc",
+		SysRoot:            "/sys",
+		KubeletPluginsDir:  "/var/lib/kubelet/plugins",
+		KubeletRegistryDir: "/var/lib/kubelet/plugins_registry",
+		CDIDir:             "/var/run/cdi",
+		CDIHook:            "/usr/bin/nvidia-cdi-hook",
+		HTTPAddress:        ":8080",
+		HealthAddress:      ":51516",
+		SliceVocabulary:    string(device.VocabularyFull),
+		DeviceMetadata:     true,
+		RescanInterval:     15 * time.Second,
+		HolderWait:         15 * time.Second,
+		ShutdownDeadline:   40 * time.Second,
+	}
+}
+
+// AddFlags binds every setting to a flag of the set.
+func (c *Config) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "Name of this node: the pool of its devices has the same name. Required.")
+	fs.StringVar(&c.PodUID, "pod-uid", c.PodUID, "UID of this pod. With it two instances can serve side by side, so that an update never leaves the node without a plugin.")
+	fs.StringVar(&c.DriverName, "driver-name", c.DriverName, "Name of the DRA driver, which is also the domain of its attributes and taints.")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "Kubeconfig file. Empty means the pod's service account.")
+	fs.Float32Var(&c.APIQPS, "kube-api-qps", c.APIQPS, "Requests a second to the API server before this client throttles itself.")
+	fs.IntVar(&c.APIBurst, "kube-api-burst", c.APIBurst, "Requests to the API server that may come at once.")
+
+	fs.StringVar(&c.DriverRoot.Host, "driver-root", c.DriverRoot.Host, "Directory tree of the GPU driver as the host sees it (\"/\" or \"/run/nvidia/driver\").")
+	fs.StringVar(&c.DriverRoot.Container, "driver-root-mount", c.DriverRoot.Container, "Where this process sees --driver-root.")
+	fs.StringVar(&c.DevRoot.Host, "dev-root", c.DevRoot.Host, "Directory of the GPU device nodes as the host sees it.")
+	fs.StringVar(&c.DevRoot.Container, "dev-root-mount", c.DevRoot.Container, "Where this process sees --dev-root.")
+	fs.StringVar(&c.ProcRoot, "proc-root-mount", c.ProcRoot, "Where this process sees the host's /proc.")
+	fs.StringVar(&c.SysRoot, "sys-root-mount", c.SysRoot, "Where this process sees the host's /sys.")
+
+	fs.StringVar(&c.KubeletPluginsDir, "kubelet-plugins-dir", c.KubeletPluginsDir, "The kubelet's plugins directory; state and sockets live in a sub-directory named after the driver. Same path inside and outside.")
+	fs.StringVar(&c.KubeletRegistryDir, "kubelet-registry-dir", c.KubeletRegistryDir, "Directory in which the kubelet looks for plugins. Same path inside and outside.")
+	fs.StringVar(&c.CDIDir, "cdi-dir", c.CDIDir, "Directory for CDI specs; the container runtime must read it.")
+	fs.StringVar(&c.CDIHook, "cdi-hook", c.CDIHook, "The nvidia-cdi-hook binary; it is copied to the plugin's directory on the host, where the runtime runs it.")
+
+	fs.StringVar(&c.HTTPAddress, "http-address", c.HTTPAddress, "Address of /metrics, /healthz and /readyz. Empty switches them off.")
+	fs.StringVar(&c.HealthAddress, "grpc-health-address", c.HealthAddress, "Address of the gRPC health service (services \"\", \"liveness\" and \"readiness\"). Empty switches it off.")
+
+	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
+	fs.BoolVar(&c.ListAttributes, "list-attributes", c.ListAttributes, "Publish list-valued attributes (nvlinkCliques, numaNode as a list). Needs the cluster's feature gate DRAListTypeAttributes; without it the API server refuses the slices.")
+	fs.BoolVar(&c.DeviceMetadata, "device-metadata", c.DeviceMetadata, "Give containers a file with their devices' attributes (KEP-5304).")
+	fs.DurationVar(&c.RescanInterval, "rescan-interval", c.RescanInterval, "Time between two looks at the hardware.")
+	fs.DurationVar(&c.HolderWait, "holder-wait", c.HolderWait, "How long a prepare waits for a device whose former claim is still being torn down. Under the kubelet's 45 s.")
+	fs.DurationVar(&c.ShutdownDeadline, "shutdown-deadline", c.ShutdownDeadline, "How long calls in flight may take to end after SIGTERM.")
+}
+
+// EnvName is the environment variable of a flag: upper case, dashes to underscores.
+func EnvName(flag string) string { return strings.ToUpper(strings.ReplaceAll(flag, "-", "_")) }
+
+// ApplyEnv sets every flag of the set that was not given on the command line from its
+// environment variable, if that is present. A flag wins over its variable.
+func ApplyEnv(fs *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			return
+		}
+		value, ok := lookup(EnvName(f.Name))
+		if !ok || value == "" {
+			return
+		}
+		if err := fs.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", EnvName(f.Name), err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// DataDir is where sockets and state of this driver live.
+func (c *Config) DataDir() string { return filepath.Join(c.KubeletPluginsDir, c.DriverName) }
+
+// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes, one for the NUL.
+const maxSocketPath = 107
+
+// Validate checks every setting and returns all faults at once, each naming the flag, its
+// value and what is allowed.
+func (c *Config) Validate() error {
+	var errs []error
+	fault := func(flag string, value any, allowed string) {
+		errs = append(errs, fmt.Errorf("--%s: %v is not allowed: %s", flag, quoted(value), allowed))
+	}
+	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
+		fault("node-name", c.NodeName, "give the node's name, by the downward API spec.nodeName")
+	}
+	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 || len(c.DriverName) > 63 {
+		fault("driver-name", c.DriverName, "use a DNS name of at most 63 characters in lower case")
+	}
+	for flag, path := range c.directories() {
+		if !filepath.IsAbs(path) {
+			fault(flag, path, "use an absolute path")
+		}
+	}
+	if socket := c.longestSocket(); len(socket) > maxSocketPath {
+		fault("kubelet-plugins-dir", c.KubeletPluginsDir, fmt.Sprintf(
+			"the socket %s has %d bytes and a unix socket's path at most %d: shorten the directory or --driver-name", socket, len(socket), maxSocketPath))
+	}
+	vocabularies := []string{string(device.VocabularyFull), string(device.VocabularyMinimal)}
+	if !slices.Contains(vocabularies, c.SliceVocabulary) {
+		fault("slice-vocabulary", c.SliceVocabulary, "use one of "+strings.Join(vocabularies, ", "))
+	}
+	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			fault(flag, address, "use host:port or :port, or nothing to switch it off")
+		}
+	}
+	if c.APIQPS <= 0 || c.APIBurst <= 0 {
+		fault("kube-api-qps", fmt.Sprintf("%v with a burst of %d", c.APIQPS, c.APIBurst), "both must be over 0")
+	}
+	if c.RescanInterval < time.Second {
+		fault("rescan-interval", c.RescanInterval, "at least 1s")
+	}
+	if c.HolderWait < 0 || c.HolderWait > 40*time.Second {
+		fault("holder-wait", c.HolderWait, "from 0s to 40s: the kubelet gives up after 45s")
+	}
+	if c.ShutdownDeadline < 0 {
+		fault("shutdown-deadline", c.ShutdownDeadline, "at least 0s")
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+func (c *Config) directories() map[string]string {
+	return map[string]string{
+		"driver-root": c.DriverRoot.Host, "driver-root-mount": c.DriverRoot.Container,
+		"dev-root": c.DevRoot.Host, "dev-root-mount": c.DevRoot.Container,
+		"proc-root-mount": c.ProcRoot, "sys-root-mount": c.SysRoot,
+		"kubelet-plugins-dir": c.KubeletPluginsDir, "kubelet-registry-dir": c.KubeletRegistryDir,
+		"cdi-dir": c.CDIDir, "cdi-hook": c.CDIHook,
+	}
+}
+
+// longestSocket is the DRA socket, which the library does not shorten: dra-<pod UID>.sock.
+func (c *Config) longestSocket() string {
+	name := "dra.sock"
+	if c.PodUID != "" {
+		name = "dra-" + c.PodUID + ".sock"
+	}
+	return filepath.Join(c.DataDir(), name)
+}
+
+func quoted(value any) string {
+	if s, ok := value.(string); ok {
+		return fmt.Sprintf("%q", s)
+	}
+	return fmt.Sprint(value)
+}

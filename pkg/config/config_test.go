@@ -1,0 +1,158 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func valid() *Config {
+	c := Default()
+	c.NodeName = "node-0"
+	return c
+}
+
+func TestDefaultNeedsOnlyTheNodeName(t *testing.T) {
+	if err := valid().Validate(); err != nil {
+		t.Errorf("default with a node name: %v", err)
+	}
+	err := Default().Validate()
+	if err == nil || !strings.Contains(err.Error(), "--node-name") {
+		t.Errorf("default without a node name: %v, want an error that names --node-name", err)
+	}
+}
+
+func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
+	tests := map[string]struct {
+		change func(*Config)
+		want   []string
+	}{
+		"node name":         {func(c *Config) { c.NodeName = "Node_0" }, []string{"--node-name", `"Node_0"`, "spec.nodeName"}},
+		"driver name":       {func(c *Config) { c.DriverName = "GPU" }, []string{"--driver-name", `"GPU"`, "lower case"}},
+		"long driver name":  {func(c *Config) { c.DriverName = strings.Repeat("a", 64) }, []string{"--driver-name", "63"}},
+		"relative path":     {func(c *Config) { c.CDIDir = "cdi" }, []string{"--cdi-dir", `"cdi"`, "absolute"}},
+		"relative mount":    {func(c *Config) { c.DriverRoot.Container = "x" }, []string{"--driver-root-mount", "absolute"}},
+		"vocabulary":        {func(c *Config) { c.SliceVocabulary = "some" }, []string{"--slice-vocabulary", `"some"`, "full, minimal"}},
+		"http address":      {func(c *Config) { c.HTTPAddress = "8080" }, []string{"--http-address", `"8080"`, "host:port"}},
+		"health address":    {func(c *Config) { c.HealthAddress = "x" }, []string{"--grpc-health-address", `"x"`}},
+		"qps":               {func(c *Config) { c.APIQPS = 0 }, []string{"--kube-api-qps", "over 0"}},
+		"burst":             {func(c *Config) { c.APIBurst = -1 }, []string{"--kube-api-qps", "burst of -1"}},
+		"rescan":            {func(c *Config) { c.RescanInterval = time.Millisecond }, []string{"--rescan-interval", "1ms", "1s"}},
+		"holder wait":       {func(c *Config) { c.HolderWait = time.Minute }, []string{"--holder-wait", "1m0s", "45s"}},
+		"shutdown deadline": {func(c *Config) { c.ShutdownDeadline = -1 }, []string{"--shutdown-deadline"}},
+		"long socket": {func(c *Config) {
+			c.PodUID = "01234567-89ab-cdef-0123-456789abcdef"
+			c.KubeletPluginsDir = "/" + strings.Repeat("d", 60)
+		}, []string{"--kubelet-plugins-dir", "107", "--driver-name"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := valid()
+			tc.change(c)
+			err := c.Validate()
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not contain %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestValidateReportsAllFaultsInAStableOrder(t *testing.T) {
+	c := valid()
+	c.CDIDir, c.SysRoot, c.APIQPS = "a", "b", 0
+	first := c.Validate().Error()
+	for range 20 {
+		if again := c.Validate().Error(); again != first {
+			t.Fatalf("order changed:\n%s\n%s", first, again)
+		}
+	}
+	if got := len(strings.Split(first, "\n")); got != 3 {
+		t.Errorf("%d faults reported, want 3:\n%s", got, first)
+	}
+}
+
+func TestSocketPathBudget(t *testing.T) {
+	c := valid()
+	c.PodUID = "01234567-89ab-cdef-0123-456789abcdef"
+	c.DriverName = strings.Repeat("a", 35)
+	if err := c.Validate(); err != nil {
+		t.Errorf("a 35-character name in the default directory: %v", err)
+	}
+	c.DriverName = strings.Repeat("a", 37)
+	if err := c.Validate(); err == nil {
+		t.Error("a 37-character name in the default directory passes though its socket path is too long")
+	}
+}
+
+// Every field must be reachable by a flag, or a user could not set it.
+func TestEveryFieldHasAFlagAndEveryFlagAnEnvironmentVariable(t *testing.T) {
+	c := Default()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(fs)
+	samples := map[string]string{"string": "/x", "float32": "7", "int": "7", "bool": "true", "duration": "7s"}
+	env := map[string]string{}
+	fs.VisitAll(func(f *pflag.Flag) {
+		value := samples[f.Value.Type()]
+		if f.Value.Type() == "bool" && f.DefValue == "true" {
+			value = "false"
+		}
+		env[EnvName(f.Name)] = value
+		if f.Usage == "" {
+			t.Errorf("--%s has no help", f.Name)
+		}
+	})
+	if err := ApplyEnv(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }); err != nil {
+		t.Fatal(err)
+	}
+	unchanged := leavesEqual(reflect.ValueOf(*c), reflect.ValueOf(*Default()), "")
+	if len(unchanged) > 0 {
+		t.Errorf("no flag sets %v", unchanged)
+	}
+}
+
+func leavesEqual(a, b reflect.Value, path string) []string {
+	var equal []string
+	for i := range a.NumField() {
+		name := path + a.Type().Field(i).Name
+		if a.Field(i).Kind() == reflect.Struct {
+			equal = append(equal, leavesEqual(a.Field(i), b.Field(i), name+".")...)
+		} else if a.Field(i).Equal(b.Field(i)) {
+			equal = append(equal, name)
+		}
+	}
+	return equal
+}
+
+func TestAFlagWinsOverItsVariable(t *testing.T) {
+	c := Default()
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.AddFlags(fs)
+	if err := fs.Parse([]string{"--node-name=flag"}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"NODE_NAME": "env", "CDI_DIR": "/cdi", "POD_UID": ""}
+	if err := ApplyEnv(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"flag", "/cdi", ""}, []string{c.NodeName, c.CDIDir, c.PodUID}); diff != "" {
+		t.Errorf("settings (-want +got):\n%s", diff)
+	}
+}
+
+func TestABadVariableIsNamed(t *testing.T) {
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	Default().AddFlags(fs)
+	err := ApplyEnv(fs, func(name string) (string, bool) { return "soon", name == "RESCAN_INTERVAL" })
+	if err == nil || !strings.Contains(err.Error(), "RESCAN_INTERVAL") {
+		t.Errorf("error %v does not name RESCAN_INTERVAL", err)
+	}
+}
