@@ -80,6 +80,9 @@ type NVLink struct {
 	// Peers are the GPUs of this node that NVML says can be reached over NVLink
 	// (P2P status of the NVLINK capability is OK), sorted.
 	Peers []pci.Address
+	// PeersKnown tells that NVML answered that question for every other GPU of the snapshot,
+	// so that one missing in Peers is out of reach. When false, links decide for those.
+	PeersKnown bool
 }
 
 // Link is one NVLink port.
