@@ -1,0 +1,157 @@
+// Package report is the one place where something that happened becomes a log line, a
+// Kubernetes Event and a metric. The rest of the driver says what happened in its own words
+// and never builds an Event itself. The package must not decide anything: it only tells.
+package report
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/metrics"
+)
+
+// Recorder sends Events; client-go's events.EventRecorder is one. It must not block.
+type Recorder interface {
+	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
+}
+
+// Meter counts what is reported; metrics.Metrics is one.
+type Meter interface {
+	Omitted(n int)
+	Quarantined(n int)
+}
+
+// Reporter tells people what happened on one node.
+type Reporter struct {
+	recorder Recorder
+	meter    Meter
+	node     *corev1.Node
+
+	mu sync.Mutex
+	// told remembers lasting conditions by key, so that a rescan every few seconds tells each
+	// of them once, and again only after it was gone or has changed.
+	told map[string]string
+}
+
+// New makes a Reporter for the node of that name and UID. The UID may be empty: such Events
+// are still found by the node's name.
+func New(recorder Recorder, meter Meter, nodeName string, nodeUID types.UID) *Reporter {
+	return &Reporter{
+		recorder: recorder,
+		meter:    meter,
+		node:     &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: nodeUID}},
+		told:     map[string]string{},
+	}
+}
+
+// ClaimFailed tells that a claim could not be prepared or unprepared.
+func (r *Reporter) ClaimFailed(ctx context.Context, op metrics.Operation, claim claims.Ref, err error) {
+	reason := PrepareFailed
+	if op == metrics.Unprepare {
+		reason = UnprepareFailed
+	}
+	klog.FromContext(ctx).Error(err, "Claim failed", "operation", op,
+		"claim", klog.KRef(claim.Namespace, claim.Name), "claimUID", claim.UID)
+	r.event(claimObject(claim), corev1.EventTypeWarning, reason, err.Error())
+}
+
+// Omitted tells which values could not be published.
+func (r *Reporter) Omitted(ctx context.Context, omissions []device.Omission) {
+	current := map[string]string{}
+	for _, o := range omissions {
+		current[o.Device+"/"+o.Name] = fmt.Sprintf("Device %s: %s %q is not published: %s", o.Device, o.Name, o.Value, o.Reason)
+	}
+	fresh := r.lasting(ctx, ValueOmitted, current)
+	r.meter.Omitted(fresh)
+}
+
+// Hardware tells what a scan found wrong: GPUs that cannot be handed out, facts that could not
+// be read, a GPU driver that is missing.
+func (r *Reporter) Hardware(ctx context.Context, snapshot inventory.Snapshot) {
+	unusable := map[string]string{}
+	for _, u := range snapshot.Unusable {
+		unusable[u.PCI.String()] = fmt.Sprintf("GPU %s cannot be handed out: %s", u.PCI, u.Reason)
+	}
+	r.lasting(ctx, GPUUnusable, unusable)
+	unread := map[string]string{}
+	for _, p := range snapshot.Problems {
+		unread[p.PCI.String()+"/"+p.Fact] = fmt.Sprintf("GPU %s: %s could not be read: %v", p.PCI, p.Fact, p.Err)
+	}
+	r.lasting(ctx, FactUnreadable, unread)
+	missing := map[string]string{}
+	if !snapshot.Driver.Present {
+		missing["driver"] = "No GPU driver: " + snapshot.Driver.Missing
+	}
+	r.lasting(ctx, DriverMissing, missing)
+}
+
+// SlicesRefused tells that the API server does not hold what the node wants to publish.
+func (r *Reporter) SlicesRefused(ctx context.Context, err error) {
+	r.lasting(ctx, SlicesRefused, map[string]string{"slices": err.Error()})
+}
+
+// SlicesAccepted ends a SlicesRefused.
+func (r *Reporter) SlicesAccepted(ctx context.Context) { r.lasting(ctx, SlicesRefused, nil) }
+
+// Quarantined tells that a claim's record was unreadable and where it was put.
+func (r *Reporter) Quarantined(ctx context.Context, file string, err error) {
+	klog.FromContext(ctx).Error(err, "Claim record set aside", "file", file)
+	r.meter.Quarantined(1)
+	r.event(r.node, corev1.EventTypeWarning, RecordQuarantined,
+		fmt.Sprintf("A claim record cannot be read and was set aside as %s: %v", file, err))
+}
+
+// lasting tells those of the current conditions that were not told yet, forgets those that are
+// over, and returns how many were new.
+func (r *Reporter) lasting(ctx context.Context, reason Reason, current map[string]string) int {
+	r.mu.Lock()
+	var fresh []string
+	prefix := string(reason) + "\x00"
+	for key, note := range current {
+		if r.told[prefix+key] != note {
+			r.told[prefix+key] = note
+			fresh = append(fresh, note)
+		}
+	}
+	for key := range r.told {
+		if len(key) > len(prefix) && key[:len(prefix)] == prefix {
+			if _, still := current[key[len(prefix):]]; !still {
+				delete(r.told, key)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, note := range fresh {
+		klog.FromContext(ctx).Info("Condition", "reason", reason, "note", note)
+		r.event(r.node, corev1.EventTypeWarning, reason, note)
+	}
+	return len(fresh)
+}
+
+// maxNote is the API's limit for an Event's note in bytes.
+const maxNote = 1024
+
+func (r *Reporter) event(regarding runtime.Object, kind string, reason Reason, note string) {
+	if len(note) >= maxNote {
+		note = strings.ToValidUTF8(note[:maxNote-len("...")-1], "") + "..."
+	}
+	r.recorder.Eventf(regarding, nil, kind, string(reason), reason.action(), "%s", note)
+}
+
+func claimObject(ref claims.Ref) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID},
+	}
+}

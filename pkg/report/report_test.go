@@ -1,0 +1,158 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/metrics"
+	"github.com/gpu-dra/driver/pkg/pci"
+)
+
+type sent struct{ On, Type, Reason, Action, Note string }
+
+type recorder struct {
+	mu     sync.Mutex
+	events []sent
+}
+
+func (r *recorder) Eventf(regarding, _ runtime.Object, eventtype, reason, action, note string, args ...any) {
+	on := ""
+	switch o := regarding.(type) {
+	case *corev1.Node:
+		on = "node " + o.Name
+	case *resourceapi.ResourceClaim:
+		on = "claim " + o.Namespace + "/" + o.Name + " " + string(o.UID)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, sent{on, eventtype, reason, action, fmt.Sprintf(note, args...)})
+}
+
+// take returns the Events since the last take.
+func (r *recorder) take() []sent {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+type meter struct{ omitted, quarantined int }
+
+func (m *meter) Omitted(n int)     { m.omitted += n }
+func (m *meter) Quarantined(n int) { m.quarantined += n }
+
+func newReporter() (*Reporter, *recorder, *meter) {
+	r, m := &recorder{}, &meter{}
+	return New(r, m, "node-0", "node-uid"), r, m
+}
+
+func TestClaimFailedIsAnEventOnTheClaim(t *testing.T) {
+	r, events, _ := newReporter()
+	claim := claims.Ref{Namespace: "ns", Name: "c", UID: "u"}
+	r.ClaimFailed(t.Context(), metrics.Prepare, claim, errors.New("100% full"))
+	r.ClaimFailed(t.Context(), metrics.Unprepare, claim, errors.New("busy"))
+	want := []sent{
+		{"claim ns/c u", "Warning", "PrepareFailed", "Prepare", "100% full"},
+		{"claim ns/c u", "Warning", "UnprepareFailed", "Unprepare", "busy"},
+	}
+	if diff := cmp.Diff(want, events.take()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestAConditionIsToldOnceAndAgainWhenItChangesOrReturns(t *testing.T) {
+	r, events, _ := newReporter()
+	at := pci.Address{Bus: 0x1a}
+	sick := inventory.Snapshot{Driver: inventory.Driver{Present: true}, Unusable: []inventory.Unusable{{PCI: at, Reason: "lost"}}}
+	well := inventory.Snapshot{Driver: inventory.Driver{Present: true}}
+	steps := []struct {
+		name     string
+		snapshot inventory.Snapshot
+		want     int
+	}{
+		{"first seen", sick, 1},
+		{"still there", sick, 0},
+		{"still there, again", sick, 0},
+		{"gone", well, 0},
+		{"back", sick, 1},
+		{"another reason", inventory.Snapshot{Driver: well.Driver, Unusable: []inventory.Unusable{{PCI: at, Reason: "bound to vfio-pci"}}}, 1},
+		{"driver gone", inventory.Snapshot{Driver: inventory.Driver{Missing: "no library"}}, 1},
+		{"an unreadable fact", inventory.Snapshot{Driver: well.Driver, Problems: []inventory.Problem{{PCI: at, Fact: "serial", Err: errors.New("x")}}}, 1},
+	}
+	for _, s := range steps {
+		r.Hardware(t.Context(), s.snapshot)
+		if got := events.take(); len(got) != s.want {
+			t.Errorf("%s: %d events, want %d: %v", s.name, len(got), s.want, got)
+		}
+	}
+}
+
+func TestReasonsDoNotForgetEachOther(t *testing.T) {
+	r, events, m := newReporter()
+	r.Omitted(t.Context(), []device.Omission{{Device: "d", Name: "productName", Value: "x", Reason: "too long"}})
+	r.SlicesRefused(t.Context(), errors.New("forbidden"))
+	if got := len(events.take()); got != 2 {
+		t.Fatalf("%d events, want 2", got)
+	}
+	// A scan without findings must not make the other conditions new again.
+	r.Hardware(t.Context(), inventory.Snapshot{Driver: inventory.Driver{Present: true}})
+	r.Omitted(t.Context(), []device.Omission{{Device: "d", Name: "productName", Value: "x", Reason: "too long"}})
+	r.SlicesRefused(t.Context(), errors.New("forbidden"))
+	if got := events.take(); len(got) != 0 {
+		t.Errorf("told again: %v", got)
+	}
+	if m.omitted != 1 {
+		t.Errorf("%d omissions counted, want 1", m.omitted)
+	}
+	r.SlicesAccepted(t.Context())
+	r.SlicesRefused(t.Context(), errors.New("forbidden"))
+	if got := len(events.take()); got != 1 {
+		t.Errorf("%d events after the refusal came back, want 1", got)
+	}
+}
+
+func TestQuarantined(t *testing.T) {
+	r, events, m := newReporter()
+	r.Quarantined(t.Context(), "quarantine/u.json", errors.New("torn"))
+	got := events.take()
+	if len(got) != 1 || got[0].Reason != "RecordQuarantined" || !strings.Contains(got[0].Note, "quarantine/u.json") || m.quarantined != 1 {
+		t.Errorf("events %v, counted %d", got, m.quarantined)
+	}
+}
+
+func TestALongNoteIsCutToTheLimit(t *testing.T) {
+	r, events, _ := newReporter()
+	r.ClaimFailed(context.Background(), metrics.Prepare, claims.Ref{}, errors.New(strings.Repeat("x", 2000)))
+	note := events.take()[0].Note
+	if len(note) >= maxNote || !strings.HasSuffix(note, "...") {
+		t.Errorf("note of %d bytes ends with %q", len(note), note[len(note)-5:])
+	}
+}
+
+func TestEveryReasonIsDescribedOnce(t *testing.T) {
+	described := map[Reason]int{}
+	for _, d := range Descriptions() {
+		described[d.Reason]++
+		if d.Means == "" || d.Do == "" || (d.On != "Node" && d.On != "ResourceClaim") || d.Reason.action() == "" {
+			t.Errorf("description of %s is not complete: %+v", d.Reason, d)
+		}
+	}
+	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, SlicesRefused, RecordQuarantined} {
+		if described[r] != 1 {
+			t.Errorf("%s is described %d times", r, described[r])
+		}
+	}
+}
