@@ -4,7 +4,7 @@ import (
 	gojson "encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 
 	"sigs.k8s.io/json"
 )
@@ -30,7 +30,7 @@ func Decode(raw []byte) (Config, error) {
 	}
 	mistakes, err := json.UnmarshalStrict(raw, config)
 	if err != nil {
-		return nil, explain(config, err)
+		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), explain(err))
 	}
 	if len(mistakes) > 0 {
 		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), errors.Join(mistakes...))
@@ -46,7 +46,7 @@ func DecodeStored(raw []byte) (Config, error) {
 		return nil, err
 	}
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, config); err != nil {
-		return nil, explain(config, err)
+		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), explain(err))
 	}
 	return config, nil
 }
@@ -66,12 +66,9 @@ func Load(raw []byte) (Config, error) {
 
 // empty makes the value for the kind that raw says it is.
 func empty(raw []byte) (Config, error) {
-	var header struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
+	var header TypeMeta
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &header); err != nil {
-		return nil, fmt.Errorf("not a JSON object with apiVersion and kind: %w", err)
+		return nil, fmt.Errorf("not an object with apiVersion and kind: %w", explain(err))
 	}
 	for _, config := range []Config{&GpuConfig{}, &MigDeviceConfig{}} {
 		if header.APIVersion == APIVersion && header.Kind == config.ConfigKind() {
@@ -81,25 +78,36 @@ func empty(raw []byte) (Config, error) {
 	return nil, &UnknownKindError{APIVersion: header.APIVersion, Kind: header.Kind}
 }
 
-// explain puts a wrong type into the words of the API instead of those of Go.
-func explain(config Config, err error) error {
-	var mismatch *gojson.UnmarshalTypeError
-	if !errors.As(err, &mismatch) {
-		return fmt.Errorf("%s: %w", config.ConfigKind(), err)
+// wrongTypeError puts a value of the wrong JSON type into the words of the API.
+type wrongTypeError struct{ cause *gojson.UnmarshalTypeError }
+
+func (e *wrongTypeError) Error() string {
+	text := fmt.Sprintf("is a %s, must be %s", e.cause.Value, jsonType(e.cause.Type.Kind()))
+	if e.cause.Field == "" {
+		return text
 	}
-	return fmt.Errorf("%s: %s: is a %s, must be %s: %w",
-		config.ConfigKind(), mismatch.Field, mismatch.Value, jsonType(mismatch), err)
+	return e.cause.Field + ": " + text
 }
 
-func jsonType(e *gojson.UnmarshalTypeError) string {
-	kind := e.Type.Kind().String()
-	switch {
-	case kind == "int":
+func (e *wrongTypeError) Unwrap() error { return e.cause }
+
+func explain(err error) error {
+	var mismatch *gojson.UnmarshalTypeError
+	if errors.As(err, &mismatch) {
+		return &wrongTypeError{cause: mismatch}
+	}
+	return err
+}
+
+func jsonType(kind reflect.Kind) string {
+	switch kind {
+	case reflect.Int:
 		return "a whole number"
-	case kind == "bool":
+	case reflect.Bool:
 		return "true or false"
-	case slices.Contains([]string{"struct", "map", "ptr"}, kind):
+	case reflect.String:
+		return "a string"
+	default:
 		return "an object"
 	}
-	return "a " + kind
 }

@@ -1,10 +1,6 @@
 package v1beta1
 
-import (
-	"k8s.io/apimachinery/pkg/util/validation/field"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
+import "k8s.io/apimachinery/pkg/util/validation/field"
 
 // The names of the API. The group stays whatever the driver is called.
 const (
@@ -52,9 +48,16 @@ const (
 	LongTimeSlice    TimeSlice = "Long"
 )
 
+// TypeMeta says which version and kind an object is of. It is not the one of apimachinery,
+// whose String method would hide the rest of a configuration in logs.
+type TypeMeta struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
 // GpuConfig configures full GPUs.
 type GpuConfig struct {
-	metav1.TypeMeta `json:",inline"`
+	TypeMeta `json:",inline"`
 	// Sharing is absent for exclusive use.
 	Sharing *GpuSharing `json:"sharing,omitempty"`
 }
@@ -68,7 +71,7 @@ type GpuSharing struct {
 
 // MigDeviceConfig configures MIG devices.
 type MigDeviceConfig struct {
-	metav1.TypeMeta `json:",inline"`
+	TypeMeta `json:",inline"`
 	// Sharing is absent for exclusive use.
 	Sharing *MigDeviceSharing `json:"sharing,omitempty"`
 }
