@@ -37,7 +37,7 @@ type Record struct {
 	Created time.Time `json:"created"`
 	Devices []Device  `json:"devices"`
 
-	Unknown jsontext.Value `json:",unknown"`
+	Unknown jsontext.Value `json:",embed"`
 }
 
 // Device is one device of a claim.
@@ -56,7 +56,7 @@ type Device struct {
 	CDIDeviceIDs []string `json:"cdiDeviceIDs,omitzero"`
 	Steps        []Step   `json:"steps,omitzero"`
 
-	Unknown jsontext.Value `json:",unknown"`
+	Unknown jsontext.Value `json:",embed"`
 }
 
 // Step is one side effect. It is recorded before it is done, and again when it is done.
@@ -70,5 +70,5 @@ type Step struct {
 	// Output is what doing the step gave, such as the ids of a created instance.
 	Output jsontext.Value `json:"output,omitzero"`
 
-	Unknown jsontext.Value `json:",unknown"`
+	Unknown jsontext.Value `json:",embed"`
 }
