@@ -143,48 +143,68 @@ const maxSocketPath = 107
 // Validate checks every setting and returns all faults at once, each naming the flag, its
 // value and what is allowed.
 func (c *Config) Validate() error {
-	var errs []error
-	fault := func(flag string, value any, allowed string) {
-		errs = append(errs, fmt.Errorf("--%s: %v is not allowed: %s", flag, quoted(value), allowed))
+	var f faults
+	c.checkNames(&f)
+	c.checkPaths(&f)
+	c.checkLimits(&f)
+	slices.SortFunc(f, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(f...)
+}
+
+// faults collects what is wrong.
+type faults []error
+
+func (f *faults) add(flag string, value any, allowed string) {
+	if s, ok := value.(string); ok {
+		value = fmt.Sprintf("%q", s)
 	}
+	*f = append(*f, fmt.Errorf("--%s: %v is not allowed: %s", flag, value, allowed))
+}
+
+func (c *Config) checkNames(f *faults) {
 	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
-		fault("node-name", c.NodeName, "give the node's name, by the downward API spec.nodeName")
+		f.add("node-name", c.NodeName, "give the node's name, by the downward API spec.nodeName")
 	}
 	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 || len(c.DriverName) > 63 {
-		fault("driver-name", c.DriverName, "use a DNS name of at most 63 characters in lower case")
-	}
-	for flag, path := range c.directories() {
-		if !filepath.IsAbs(path) {
-			fault(flag, path, "use an absolute path")
-		}
-	}
-	if socket := c.longestSocket(); len(socket) > maxSocketPath {
-		fault("kubelet-plugins-dir", c.KubeletPluginsDir, fmt.Sprintf(
-			"the socket %s has %d bytes and a unix socket's path at most %d: shorten the directory or --driver-name", socket, len(socket), maxSocketPath))
+		f.add("driver-name", c.DriverName, "use a DNS name of at most 63 characters in lower case")
 	}
 	vocabularies := []string{string(device.VocabularyFull), string(device.VocabularyMinimal)}
 	if !slices.Contains(vocabularies, c.SliceVocabulary) {
-		fault("slice-vocabulary", c.SliceVocabulary, "use one of "+strings.Join(vocabularies, ", "))
+		f.add("slice-vocabulary", c.SliceVocabulary, "use one of "+strings.Join(vocabularies, ", "))
 	}
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
-			fault(flag, address, "use host:port or :port, or nothing to switch it off")
+			f.add(flag, address, "use host:port or :port, or nothing to switch it off")
 		}
 	}
+}
+
+func (c *Config) checkPaths(f *faults) {
+	for flag, path := range c.directories() {
+		if !filepath.IsAbs(path) {
+			f.add(flag, path, "use an absolute path")
+		}
+	}
+	if socket := c.longestSocket(); len(socket) > maxSocketPath {
+		f.add("kubelet-plugins-dir", c.KubeletPluginsDir, fmt.Sprintf(
+			"the socket %s has %d bytes and a unix socket's path at most %d: shorten the directory or --driver-name",
+			socket, len(socket), maxSocketPath))
+	}
+}
+
+func (c *Config) checkLimits(f *faults) {
 	if c.APIQPS <= 0 || c.APIBurst <= 0 {
-		fault("kube-api-qps", fmt.Sprintf("%v with a burst of %d", c.APIQPS, c.APIBurst), "both must be over 0")
+		f.add("kube-api-qps", fmt.Sprintf("%v with a burst of %d", c.APIQPS, c.APIBurst), "both must be over 0")
 	}
 	if c.RescanInterval < time.Second {
-		fault("rescan-interval", c.RescanInterval, "at least 1s")
+		f.add("rescan-interval", c.RescanInterval, "at least 1s")
 	}
 	if c.HolderWait < 0 || c.HolderWait > 40*time.Second {
-		fault("holder-wait", c.HolderWait, "from 0s to 40s: the kubelet gives up after 45s")
+		f.add("holder-wait", c.HolderWait, "from 0s to 40s: the kubelet gives up after 45s")
 	}
 	if c.ShutdownDeadline < 0 {
-		fault("shutdown-deadline", c.ShutdownDeadline, "at least 0s")
+		f.add("shutdown-deadline", c.ShutdownDeadline, "at least 0s")
 	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return errors.Join(errs...)
 }
 
 func (c *Config) directories() map[string]string {
@@ -204,11 +224,4 @@ func (c *Config) longestSocket() string {
 		name = "dra-" + c.PodUID + ".sock"
 	}
 	return filepath.Join(c.DataDir(), name)
-}
-
-func quoted(value any) string {
-	if s, ok := value.(string); ok {
-		return fmt.Sprintf("%q", s)
-	}
-	return fmt.Sprint(value)
 }

@@ -52,8 +52,10 @@ const (
 
 // Reasons lists every reason, so that all series exist from the start.
 func Reasons() []Reason {
-	return []Reason{ReasonNotAllocated, ReasonUnknownDevice, ReasonConfig, ReasonHeld, ReasonSwapped,
-		ReasonHardware, ReasonCDI, ReasonJournal, ReasonLock, ReasonTimeout, ReasonOther}
+	return []Reason{
+		ReasonNotAllocated, ReasonUnknownDevice, ReasonConfig, ReasonHeld, ReasonSwapped,
+		ReasonHardware, ReasonCDI, ReasonJournal, ReasonLock, ReasonTimeout, ReasonOther,
+	}
 }
 
 // Metrics is the driver's set of metrics in a registry of its own.
@@ -111,8 +113,10 @@ func New(version string) *Metrics {
 		registered: gauge("kubelet_registered", "1 while the kubelet has accepted the registration."),
 		leader:     gauge("publishing", "1 in the instance that publishes this node's slices."),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
-		Help: "Always 1; the label is the version."}, []string{"version"})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "build_info",
+		Help: "Always 1; the label is the version.",
+	}, []string{"version"})
 	build.WithLabelValues(version).Set(1)
 	m.registry.MustRegister(build, m.duration, m.inFlight, m.failures, m.claims, m.devices, m.unusable,
 		m.published, m.lastPublish, m.omitted, m.quarantined, m.scanDuration, m.driverUp, m.registered, m.leader,

@@ -28,22 +28,38 @@ type Description struct {
 // Descriptions lists every reason in the order of the reference page.
 func Descriptions() []Description {
 	return []Description{
-		{PrepareFailed, "ResourceClaim", "The claim's devices could not be prepared; the note says why.",
-			"The kubelet tries again after 60 to 90 seconds. Follow the note: it names the field, the device or the claim that is in the way."},
-		{UnprepareFailed, "ResourceClaim", "What was done for the claim could not be undone yet; its pod stays Terminating.",
-			"The kubelet tries again after 10 to 15 seconds. The note names the step that fails."},
-		{GPUUnusable, "Node", "A GPU is on the PCI bus but cannot be handed out.",
-			"Look at the note (lost, bound to another kernel driver, no GPU driver). The other GPUs are not affected; the GPU returns by itself once it answers."},
-		{FactUnreadable, "Node", "One fact of a GPU could not be read; its attribute is left out.",
-			"The GPU is still served. Selectors on that attribute do not match it: guard them with `.?attribute.orValue(...)`."},
-		{DriverMissing, "Node", "The GPU driver's library is absent or does not answer; the pool is empty.",
-			"Install or repair the GPU driver. No restart is needed: the driver is looked for at every rescan."},
-		{ValueOmitted, "Node", "A value is longer than the API's 64 bytes, or otherwise not publishable, and is left out.",
-			"Select by another attribute."},
-		{SlicesRefused, "Node", "The API server does not hold what the node wants to publish.",
-			"The note has the API server's words: an RBAC rule or admission policy that denies, or a feature gate that drops fields."},
-		{RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
-			"Keep the file for a report. Pods that run are not affected."},
+		{
+			PrepareFailed, "ResourceClaim", "The claim's devices could not be prepared; the note says why.",
+			"The kubelet tries again after 60 to 90 seconds. Follow the note: it names the field, the device or the claim that is in the way.",
+		},
+		{
+			UnprepareFailed, "ResourceClaim", "What was done for the claim could not be undone yet; its pod stays Terminating.",
+			"The kubelet tries again after 10 to 15 seconds. The note names the step that fails.",
+		},
+		{
+			GPUUnusable, "Node", "A GPU is on the PCI bus but cannot be handed out.",
+			"Look at the note (lost, bound to another kernel driver, no GPU driver). The other GPUs are not affected; the GPU returns by itself once it answers.",
+		},
+		{
+			FactUnreadable, "Node", "One fact of a GPU could not be read; its attribute is left out.",
+			"The GPU is still served. Selectors on that attribute do not match it: guard them with `.?attribute.orValue(...)`.",
+		},
+		{
+			DriverMissing, "Node", "The GPU driver's library is absent or does not answer; the pool is empty.",
+			"Install or repair the GPU driver. No restart is needed: the driver is looked for at every rescan.",
+		},
+		{
+			ValueOmitted, "Node", "A value is longer than the API's 64 bytes, or otherwise not publishable, and is left out.",
+			"Select by another attribute.",
+		},
+		{
+			SlicesRefused, "Node", "The API server does not hold what the node wants to publish.",
+			"The note has the API server's words: an RBAC rule or admission policy that denies, or a feature gate that drops fields.",
+		},
+		{
+			RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
+			"Keep the file for a report. Pods that run are not affected.",
+		},
 	}
 }
 
