@@ -14,7 +14,8 @@ type Snapshot struct {
 	// Unusable lists NVIDIA display devices of the PCI bus that cannot be handed out, each
 	// with its reason (lost, held by another kernel driver, NVML answers with an error).
 	Unusable []Unusable
-	// Problems lists what could not be read of GPUs that are otherwise usable.
+	// Problems lists what could not be read of GPUs that are otherwise usable, sorted by
+	// address and fact. Facts of the node as a whole come first, with the zero Address.
 	Problems []Problem
 }
 
@@ -22,8 +23,11 @@ type Snapshot struct {
 type Driver struct {
 	// Present tells that the library was loaded and answers.
 	Present bool
-	// Missing says, for people, what stands in the way when Present is false.
+	// Missing says, for people, what stands in the way when Present is false: what was looked
+	// for and where, and whether the PCI bus shows GPUs.
 	Missing string
+	// Err is the cause of Missing. errors.Is tells ErrHung and ErrRestart apart; Same ignores it.
+	Err error
 	// Version is the driver's own text, "580.95.05".
 	Version string
 	// CUDAMajor and CUDAMinor are the newest CUDA version the driver supports; 0 when unknown.
@@ -115,13 +119,15 @@ const (
 	FabricNotStarted   FabricState = "not-started"
 	FabricInProgress   FabricState = "in-progress"
 	FabricCompleted    FabricState = "completed"
+	// FabricUnknown is our own: the driver has the call but answers with an error.
+	FabricUnknown FabricState = "unknown"
 )
 
 // Fabric is a GPU's place in an NVLink fabric.
 type Fabric struct {
 	State FabricState
-	// Healthy is false when the registration completed with an error status or the health
-	// mask reports a fault (degraded bandwidth, route unhealthy, access timeout).
+	// Healthy is false when the registration completed with an error status, the health mask
+	// reports a fault (see judgeFabric), or the state could not be read.
 	Healthy bool
 	// Reason says, for people, why Healthy is false.
 	Reason string
