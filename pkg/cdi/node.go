@@ -1,0 +1,216 @@
+package cdi
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/specs-go"
+)
+
+// Root is one directory of the host in its two views.
+type Root struct {
+	// Host is the path as the host and the container runtime see it: it goes into specs.
+	Host string
+	// Container is the path under which this process sees the same directory.
+	Container string
+}
+
+// NodeWant is a device node that a device needs.
+type NodeWant struct {
+	// Name is its path below the directory of device nodes: "nvidia3", "nvidia-caps/nvidia-cap21".
+	Name string
+	// Drivers are the names under which the kernel may list the node's major number in
+	// /proc/devices; the first that is listed counts.
+	Drivers []string
+	// Minor is the expected minor number; nil where only the major is known beforehand.
+	Minor *int
+	// Optional nodes are left out of the spec where they are missing.
+	Optional bool
+}
+
+// Names of the kernel drivers' major numbers in /proc/devices. Open kernel module sources:
+// nvidia registers "nvidia" (before release 550 "nvidia-frontend"), nvidia-uvm its own.
+const (
+	driverNVIDIA   = "nvidia"
+	driverFrontend = "nvidia-frontend"
+	driverCtl      = "nvidiactl"
+	driverUVM      = "nvidia-uvm"
+	driverCaps     = "nvidia-caps"
+	driverModeset  = "nvidia-modeset"
+)
+
+// GPUNode is the node of the physical GPU with that minor number.
+func GPUNode(minor int) NodeWant {
+	return NodeWant{Name: "nvidia" + strconv.Itoa(minor), Drivers: []string{driverNVIDIA, driverFrontend}, Minor: &minor}
+}
+
+// CapNode is the node of the capability with that minor number: access to a GPU or compute
+// instance.
+func CapNode(minor int) NodeWant {
+	return NodeWant{Name: "nvidia-caps/nvidia-cap" + strconv.Itoa(minor), Drivers: []string{driverCaps}, Minor: &minor}
+}
+
+// controlNodes are needed by every container with a GPU. The minor numbers are those of the
+// kernel modules (nv.h: control device 255, modeset 254; UVM 0 and 1).
+func controlNodes() []NodeWant {
+	minor := func(n int) *int { return &n }
+	frontend := []string{driverNVIDIA, driverFrontend, driverCtl}
+	return []NodeWant{
+		{Name: "nvidiactl", Drivers: frontend, Minor: minor(255)},
+		{Name: "nvidia-uvm", Drivers: []string{driverUVM}, Minor: minor(0)},
+		{Name: "nvidia-uvm-tools", Drivers: []string{driverUVM}, Minor: minor(1)},
+		{Name: "nvidia-modeset", Drivers: append([]string{driverModeset}, frontend...), Minor: minor(254), Optional: true},
+	}
+}
+
+// NodeError tells that a device node is missing on the host or not what it should be. Trying
+// again helps once the node is there.
+type NodeError struct {
+	// Path is the node's path on the host.
+	Path string
+	// Problem says what was found.
+	Problem string
+	Err     error
+}
+
+func (e *NodeError) Error() string {
+	msg := fmt.Sprintf("device node %s %s; on the host, run \"nvidia-modprobe -u -c=0 -m\" or "+
+		"\"nvidia-smi\" to make the nodes, and see that --dev-root is the host's directory of device nodes", e.Path, e.Problem)
+	if e.Err != nil {
+		return fmt.Sprintf("%s: %v", msg, e.Err)
+	}
+	return msg
+}
+
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// NodeStat is what the file system says of a path.
+type NodeStat struct {
+	Mode         fs.FileMode
+	Major, Minor uint32
+}
+
+// Stat reads a path without following a last symbolic link; the product's is Lstat.
+type Stat func(path string) (NodeStat, error)
+
+// Lstat asks the file system.
+func Lstat(name string) (NodeStat, error) {
+	info, err := os.Lstat(name)
+	if err != nil {
+		return NodeStat{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(name, &st); err != nil {
+		return NodeStat{}, err
+	}
+	return NodeStat{Mode: info.Mode(), Major: unix.Major(uint64(st.Rdev)), Minor: unix.Minor(uint64(st.Rdev))}, nil
+}
+
+// Host looks at the device nodes of the host.
+type Host struct {
+	// Dev is the directory of device nodes, /dev on the host.
+	Dev Root
+	// Proc is where this process sees the host's /proc.
+	Proc string
+	Stat Stat
+}
+
+// resolve looks each node up and returns it as specs have it, in the order of the arguments.
+// It stops at the first fault, a *NodeError: missing nodes have one cause.
+func (h *Host) resolve(wants []NodeWant, majors map[string]uint32) ([]*specs.DeviceNode, error) {
+	nodes := make([]*specs.DeviceNode, 0, len(wants))
+	for _, want := range wants {
+		node, err := h.look(want, majors)
+		if err != nil {
+			return nil, err
+		}
+		if node != nil {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
+}
+
+// look gives nil for an optional node that is missing.
+func (h *Host) look(want NodeWant, majors map[string]uint32) (*specs.DeviceNode, error) {
+	hostPath := filepath.Join(h.Dev.Host, want.Name)
+	bad := func(err error, format string, args ...any) (*specs.DeviceNode, error) {
+		return nil, &NodeError{Path: hostPath, Problem: fmt.Sprintf(format, args...), Err: err}
+	}
+	st, err := h.Stat(filepath.Join(h.Dev.Container, want.Name))
+	switch {
+	case err != nil && want.Optional:
+		return nil, nil
+	case os.IsNotExist(err):
+		return bad(nil, "is missing")
+	case err != nil:
+		return bad(err, "cannot be looked at")
+	case st.Mode&fs.ModeCharDevice == 0:
+		return bad(nil, "is not a character device but %s", st.Mode.Type())
+	}
+	major, driver, ok := firstListed(want.Drivers, majors)
+	switch {
+	case !ok:
+		return bad(nil, "has no driver: /proc/devices lists none of %s, so the kernel module is not loaded", strings.Join(want.Drivers, ", "))
+	case st.Major != major:
+		return bad(nil, "has major number %d, but the kernel driver %s has %d", st.Major, driver, major)
+	case want.Minor != nil && st.Minor != uint32(*want.Minor):
+		return bad(nil, "has minor number %d instead of %d", st.Minor, *want.Minor)
+	}
+	mode := fs.FileMode(0o666)
+	node := &specs.DeviceNode{
+		Path: path.Join("/dev", want.Name), HostPath: hostPath,
+		// With type and major given, the runtime takes the numbers from here and does not
+		// look at the host path again.
+		Type: "c", Major: int64(st.Major), Minor: int64(st.Minor), FileMode: &mode, Permissions: "rwm",
+	}
+	if node.HostPath == node.Path {
+		// The same meaning in specs that older runtimes read as well.
+		node.HostPath = ""
+	}
+	return node, nil
+}
+
+func firstListed(drivers []string, majors map[string]uint32) (major uint32, driver string, ok bool) {
+	for _, d := range drivers {
+		if major, ok := majors[d]; ok {
+			return major, d, true
+		}
+	}
+	return 0, "", false
+}
+
+// majors reads the kernel's list. It is read each time: a reloaded module may have another.
+func (h *Host) majors() (map[string]uint32, error) {
+	data, err := os.ReadFile(filepath.Join(h.Proc, "devices"))
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's major numbers: %w", err)
+	}
+	return parseDevices(string(data)), nil
+}
+
+// parseDevices reads the character devices of /proc/devices (proc_devices(5)): lines "<major>
+// <name>" below a heading. What does not look like that is skipped.
+func parseDevices(text string) map[string]uint32 {
+	majors := map[string]uint32{}
+	lines := strings.Split(text, "\n")
+	end := slices.Index(lines, "Block devices:")
+	for _, line := range lines[:cmp.Or(end+1, len(lines))] {
+		fields := strings.Fields(line)
+		if len(fields) != 2 {
+			continue
+		}
+		if n, err := strconv.ParseUint(fields[0], 10, 32); err == nil {
+			majors[fields[1]] = uint32(n)
+		}
+	}
+	return majors
+}
