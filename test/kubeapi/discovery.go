@@ -1,0 +1,83 @@
+package kubeapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"encoding/json"
+)
+
+// Reported is the Kubernetes version that the server claims to be.
+const Reported = "v1.37.2"
+
+// discover answers everything that is not a collection: versions, groups, readiness.
+func (s *Server) discover(w http.ResponseWriter, req *http.Request) {
+	switch path := strings.Trim(req.URL.Path, "/"); {
+	case path == "version":
+		major, minor, _ := strings.Cut(strings.TrimPrefix(Reported, "v"), ".")
+		minor, _, _ = strings.Cut(minor, ".")
+		asJSON(w, http.StatusOK, version.Info{Major: major, Minor: minor, GitVersion: Reported, Platform: "linux/amd64"})
+	case path == "readyz" || path == "livez" || path == "healthz":
+		_, _ = w.Write([]byte("ok"))
+	case path == "api":
+		asJSON(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	case path == "apis":
+		asJSON(w, http.StatusOK, groups())
+	default:
+		s.discoverVersion(w, path)
+	}
+}
+
+// discoverVersion answers api/v1 and apis/GROUP/VERSION with their resources.
+func (s *Server) discoverVersion(w http.ResponseWriter, path string) {
+	path, core := strings.CutPrefix(path, "api/")
+	path = strings.TrimPrefix(path, "apis/")
+	gv, err := schema.ParseGroupVersion(path)
+	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: path}
+	for _, r := range served() {
+		if err != nil || r.GroupVersion() != gv || core != (gv.Group == "") {
+			continue
+		}
+		entry := metav1.APIResource{
+			Name: r.Resource, SingularName: strings.ToLower(r.kind), Kind: r.kind, Namespaced: r.namespaced,
+			Verbs: metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"},
+		}
+		list.APIResources = append(list.APIResources, entry)
+		if r.status {
+			entry.Name, entry.SingularName, entry.Verbs = r.Resource+"/status", "", metav1.Verbs{"get", "patch", "update"}
+			list.APIResources = append(list.APIResources, entry)
+		}
+	}
+	if len(list.APIResources) == 0 {
+		status, code := statusOf(apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "", 0, true))
+		asJSON(w, code, status)
+		return
+	}
+	asJSON(w, http.StatusOK, list)
+}
+
+func groups() metav1.APIGroupList {
+	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
+	for _, r := range served() {
+		known := slices.ContainsFunc(list.Groups, func(g metav1.APIGroup) bool { return g.Name == r.Group })
+		if r.Group == "" || known {
+			continue
+		}
+		v := metav1.GroupVersionForDiscovery{GroupVersion: r.GroupVersion().String(), Version: r.Version}
+		list.Groups = append(list.Groups, metav1.APIGroup{Name: r.Group, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v})
+	}
+	return list
+}
+
+func asJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	// A client that has gone cannot be told anything.
+	_ = json.NewEncoder(w).Encode(v)
+}
