@@ -56,7 +56,7 @@ func source(t testing.TB, root cdi.Root) *Source {
 	}
 	return New(Config{
 		DriverRoot: root, HookPath: hook, Library: nvcdi.WithNvmlLib(lib),
-		DriverVersion: func() string { return version }, Logger: testr.New(t),
+		DriverVersion: func() string { return version }, Logger: testr.NewWithInterface(t, testr.Options{}),
 	})
 }
 
