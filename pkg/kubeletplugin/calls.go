@@ -1,0 +1,96 @@
+package kubeletplugin
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+)
+
+// The kubelet's call after it has looked at a plugin: only then is the plugin registered. The
+// library's own RegistrationStatus is not synchronised, so the call is watched here.
+const notifyMethod = "/pluginregistration.Registration/NotifyRegistrationStatus"
+
+// claimMethods is how the full names of the calls that work on claims end, in every version.
+var claimMethods = [...]string{".DRAPlugin/NodePrepareResources", ".DRAPlugin/NodeUnprepareResources"}
+
+// Calls watches the gRPC calls of the kubelet: which claim calls are in flight, so that a
+// shutdown can wait for them, and when the kubelet has registered the plugin.
+type Calls struct {
+	registered func()
+
+	mu       sync.Mutex
+	inFlight int
+	// idle is closed when the last call in flight ends; nil while nobody waits.
+	idle chan struct{}
+}
+
+// NewCalls makes a watcher; registered is called after each registration that succeeded. It
+// must not block.
+func NewCalls(registered func()) *Calls { return &Calls{registered: registered} }
+
+// Intercept is a gRPC server interceptor.
+func (c *Calls) Intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	if isClaimMethod(info.FullMethod) {
+		c.begin()
+		defer c.end()
+	}
+	response, err := next(ctx, req)
+	if info.FullMethod == notifyMethod && err == nil && accepted(req) {
+		c.registered()
+	}
+	return response, err
+}
+
+// accepted tells whether the kubelet's notification says that it took the plugin.
+func accepted(req any) bool {
+	status, ok := req.(interface{ GetPluginRegistered() bool })
+	return ok && status.GetPluginRegistered()
+}
+
+func isClaimMethod(method string) bool {
+	for _, m := range claimMethods {
+		if strings.HasSuffix(method, m) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Calls) begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight++
+}
+
+func (c *Calls) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight--
+	if c.inFlight == 0 && c.idle != nil {
+		close(c.idle)
+		c.idle = nil
+	}
+}
+
+// Drain returns when no claim call is in flight, or with the context's error. Calls that come
+// meanwhile are served: refusing one would cost a pod the kubelet's back-off of a minute.
+func (c *Calls) Drain(ctx context.Context) error {
+	c.mu.Lock()
+	if c.inFlight == 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	if c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	idle := c.idle
+	c.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,296 @@
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/metrics"
+)
+
+// Slices is what the publisher needs of the API server.
+type Slices interface {
+	// Publish hands the desired slices to the library's controller. It may block until the API
+	// server can be reached.
+	Publish(ctx context.Context, desired resourceslice.DriverResources) error
+	// List returns the slices of this driver on this node that the API server holds.
+	List(ctx context.Context) ([]resourceapi.ResourceSlice, error)
+}
+
+// PublishReporter is told how publishing goes.
+type PublishReporter interface {
+	SlicesRefused(ctx context.Context, err error)
+	SlicesAccepted(ctx context.Context)
+}
+
+// PublishMeter times publications.
+type PublishMeter interface {
+	Published(took time.Duration, result metrics.Result)
+	Publishing(yes bool)
+}
+
+// looks are the times after a publication at which the API server is asked what it holds. The
+// kubelet wipes a node's slices when it starts, in the background and thus perhaps after the
+// plugin has registered again and published; the library's controller would notice a wipe only
+// after 30 s. So the publisher keeps looking for a while and publishes again what was wiped.
+func looks() []time.Duration {
+	return []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1200 * time.Millisecond,
+		2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
+}
+
+// patience is the number of looks that a first publication may take: the library's controller
+// needs about a second to start. After that the slices are taken to be wiped.
+const patience = 4
+
+// retryAfter is how long the publisher waits after its looks have ended without success.
+const retryAfter = 30 * time.Second
+
+// Publisher keeps the API server's slices equal to the desired ones.
+type Publisher struct {
+	slices   Slices
+	reporter PublishReporter
+	meter    PublishMeter
+	kick     chan struct{}
+
+	mu      sync.Mutex
+	desired *resourceslice.DriverResources
+	// version counts what was desired, so that a late answer is not taken for a newer wish.
+	version  int
+	since    time.Time
+	leading  bool
+	accepted bool
+	problem  error
+}
+
+// NewPublisher makes a publisher that has nothing to publish yet.
+func NewPublisher(slices Slices, reporter PublishReporter, meter PublishMeter) *Publisher {
+	return &Publisher{slices: slices, reporter: reporter, meter: meter, kick: make(chan struct{}, 1)}
+}
+
+// Set states what is to be published from now on.
+func (p *Publisher) Set(desired resourceslice.DriverResources) {
+	p.mu.Lock()
+	if p.desired != nil && equality.Semantic.DeepEqual(p.desired.Pools, desired.Pools) {
+		p.mu.Unlock()
+		return
+	}
+	p.desired = &desired
+	p.version++
+	p.since = time.Now()
+	p.accepted = false
+	p.mu.Unlock()
+	p.Again()
+}
+
+// Again publishes what is desired once more and looks whether it stays, as is needed after each
+// registration. It does not block.
+func (p *Publisher) Again() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Refused records what the library's controller reports from the background.
+func (p *Publisher) Refused(ctx context.Context, err error) {
+	p.mu.Lock()
+	p.accepted = false
+	p.problem = err
+	p.mu.Unlock()
+	p.reporter.SlicesRefused(ctx, err)
+	p.Again()
+}
+
+// ErrNotYet is the reason of a publisher that has not seen its slices accepted.
+var ErrNotYet = errors.New("the API server does not hold this node's ResourceSlices yet")
+
+// Ready returns nil when the API server holds the desired slices, or when another instance
+// publishes; else what is in the way.
+func (p *Publisher) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.leading || p.accepted {
+		return nil
+	}
+	if p.problem != nil {
+		return fmt.Errorf("%w: %w", ErrNotYet, p.problem)
+	}
+	return ErrNotYet
+}
+
+// Run publishes until the context ends. Only the instance that holds the node's lease runs it.
+func (p *Publisher) Run(ctx context.Context) {
+	p.mu.Lock()
+	p.leading = true
+	p.since = time.Now()
+	p.mu.Unlock()
+	p.meter.Publishing(true)
+	defer func() {
+		p.mu.Lock()
+		p.leading = false
+		p.mu.Unlock()
+		p.meter.Publishing(false)
+	}()
+	p.Again()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.kick:
+		}
+		if !p.publishAndLook(ctx) && p.wait(ctx, retryAfter) {
+			p.Again()
+		}
+	}
+}
+
+// publishAndLook publishes the current wish and looks until the schedule ends. It returns false
+// when the API server does not hold the wish at the end.
+func (p *Publisher) publishAndLook(ctx context.Context) bool {
+	desired, version, since := p.wish()
+	if desired == nil {
+		return true
+	}
+	if err := p.slices.Publish(ctx, *desired.DeepCopy()); err != nil {
+		p.failed(ctx, version, since, err)
+		return false
+	}
+	begin := time.Now()
+	held := false
+	for i, at := range looks() {
+		if !p.wait(ctx, time.Until(begin.Add(at))) {
+			return true
+		}
+		found, err := p.slices.List(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return true
+		case err != nil:
+			held = false
+			p.failed(ctx, version, since, fmt.Errorf("list ResourceSlices: %w", err))
+		case holds(found, desired.Pools):
+			p.succeeded(ctx, version, since)
+			held = true
+		case held || i >= patience:
+			held = false
+			p.lost(ctx, version, len(found))
+			if err := p.slices.Publish(ctx, *desired.DeepCopy()); err != nil {
+				p.failed(ctx, version, since, err)
+			}
+		}
+	}
+	return held
+}
+
+// wait sleeps between two looks. It returns false when the wish has changed or publishing ends,
+// after putting back the kick that woke it.
+func (p *Publisher) wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.kick:
+		p.Again()
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (p *Publisher) wish() (*resourceslice.DriverResources, int, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.desired, p.version, p.since
+}
+
+func (p *Publisher) succeeded(ctx context.Context, version int, since time.Time) {
+	p.mu.Lock()
+	fresh := p.version == version && !p.accepted
+	if fresh {
+		p.accepted, p.problem = true, nil
+	}
+	p.mu.Unlock()
+	if fresh {
+		p.meter.Published(time.Since(since), metrics.Success)
+		p.reporter.SlicesAccepted(ctx)
+		klog.FromContext(ctx).Info("ResourceSlices are published", "took", time.Since(since))
+	}
+}
+
+// lost notes that slices which were held, or should be by now, are not there.
+func (p *Publisher) lost(ctx context.Context, version, found int) {
+	p.mu.Lock()
+	if p.version == version {
+		p.accepted = false
+	}
+	p.mu.Unlock()
+	klog.FromContext(ctx).Info("The API server does not hold the ResourceSlices; publishing again", "found", found)
+}
+
+func (p *Publisher) failed(ctx context.Context, version int, since time.Time, err error) {
+	p.mu.Lock()
+	if p.version == version {
+		p.accepted, p.problem = false, err
+	}
+	p.mu.Unlock()
+	p.meter.Published(time.Since(since), metrics.Failure)
+	p.reporter.SlicesRefused(ctx, err)
+}
+
+// holds tells whether the API server's slices carry the content of the desired pools. Order in
+// a pool is by name there, as the library's controller gives it.
+func holds(found []resourceapi.ResourceSlice, desired map[string]resourceslice.Pool) bool {
+	wanted := 0
+	for _, pool := range desired {
+		wanted += len(pool.Slices)
+	}
+	if len(found) != wanted {
+		return false
+	}
+	for name, pool := range desired {
+		for _, want := range pool.Slices {
+			if !heldBySome(found, name, want) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func heldBySome(found []resourceapi.ResourceSlice, pool string, want resourceslice.Slice) bool {
+	for i := range found {
+		spec := &found[i].Spec
+		if spec.Pool.Name == pool && sameDevices(spec.Devices, want.Devices) &&
+			equality.Semantic.DeepEqual(spec.SharedCounters, want.SharedCounters) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameDevices compares devices but for the time of their taints, which the API server sets.
+func sameDevices(found, want []resourceapi.Device) bool {
+	if len(found) != len(want) {
+		return false
+	}
+	for i := range found {
+		a, b := found[i].DeepCopy(), want[i].DeepCopy()
+		for _, d := range []*resourceapi.Device{a, b} {
+			for t := range d.Taints {
+				d.Taints[t].TimeAdded = nil
+			}
+		}
+		if !equality.Semantic.DeepEqual(a, b) {
+			return false
+		}
+	}
+	return true
+}
