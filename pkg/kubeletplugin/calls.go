@@ -12,8 +12,11 @@ import (
 // library's own RegistrationStatus is not synchronised, so the call is watched here.
 const notifyMethod = "/pluginregistration.Registration/NotifyRegistrationStatus"
 
-// claimMethods is how the full names of the calls that work on claims end, in every version.
-var claimMethods = [...]string{".DRAPlugin/NodePrepareResources", ".DRAPlugin/NodeUnprepareResources"}
+// How the full names of the calls that work on claims end, in every version of the service.
+const (
+	prepareMethod   = ".DRAPlugin/NodePrepareResources"
+	unprepareMethod = ".DRAPlugin/NodeUnprepareResources"
+)
 
 // Calls watches the gRPC calls of the kubelet: which claim calls are in flight, so that a
 // shutdown can wait for them, and when the kubelet has registered the plugin.
@@ -50,12 +53,7 @@ func accepted(req any) bool {
 }
 
 func isClaimMethod(method string) bool {
-	for _, m := range claimMethods {
-		if strings.HasSuffix(method, m) {
-			return true
-		}
-	}
-	return false
+	return strings.HasSuffix(method, prepareMethod) || strings.HasSuffix(method, unprepareMethod)
 }
 
 func (c *Calls) begin() {

@@ -11,7 +11,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
-const prepareMethod = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+const prepareCall = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
 
 func TestRegistrationIsNoticed(t *testing.T) {
 	tests := map[string]struct {
@@ -48,8 +48,8 @@ func TestDrainWaitsForClaimCallsOnly(t *testing.T) {
 			_, _ = calls.Intercept(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: method},
 				func(context.Context, any) (any, error) { time.Sleep(takes); return nil, nil })
 		}
-		go call(prepareMethod, 2*time.Second)
-		go call(prepareMethod, 3*time.Second)
+		go call(prepareCall, 2*time.Second)
+		go call(prepareCall, 3*time.Second)
 		go call("/pluginregistration.Registration/GetInfo", time.Minute)
 		synctest.Wait()
 		begin := time.Now()

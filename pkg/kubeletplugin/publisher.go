@@ -41,8 +41,10 @@ type PublishMeter interface {
 // plugin has registered again and published; the library's controller would notice a wipe only
 // after 30 s. So the publisher keeps looking for a while and publishes again what was wiped.
 func looks() []time.Duration {
-	return []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1200 * time.Millisecond,
-		2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second}
+	return []time.Duration{
+		100 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond, 1200 * time.Millisecond,
+		2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+	}
 }
 
 // patience is the number of looks that a first publication may take: the library's controller

@@ -45,7 +45,8 @@ func (a *apiServer) Publish(_ context.Context, desired resourceslice.DriverResou
 		for name, pool := range desired.Pools {
 			for _, s := range pool.Slices {
 				slice := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-					Pool: resourceapi.ResourcePool{Name: name}, Devices: s.Devices, SharedCounters: s.SharedCounters}}
+					Pool: resourceapi.ResourcePool{Name: name}, Devices: s.Devices, SharedCounters: s.SharedCounters,
+				}}
 				if a.mangle != nil {
 					a.mangle(&slice)
 				}
