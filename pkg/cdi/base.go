@@ -66,7 +66,7 @@ func NewBase(dir *Dir, source CommonSource) *Base {
 func (b *Base) Ensure(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now, err := b.look()
+	now, err := b.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,9 @@ func (b *Base) Ensure(ctx context.Context) error {
 }
 
 // look gathers what the base spec depends on and the state of its file.
-func (b *Base) look() (written, error) {
+func (b *Base) look(ctx context.Context) (written, error) {
 	var w written
-	majors, err := b.dir.host.majors()
+	majors, err := b.dir.host.majors(ctx)
 	if err != nil {
 		return w, err
 	}

@@ -60,10 +60,11 @@ func TestBaseIsMadeAgainWhenNeeded(t *testing.T) {
 			must(t, os.WriteFile(path, []byte(strings.ToUpper(n.read(t, baseFile))), 0o600))
 			must(t, os.Chtimes(path, time.Time{}, time.Now().Add(time.Second)))
 		}, 2},
-		{"the module has another major", func(t *testing.T, n *node, _ *source, _ string) {
-			n.setProc(t, strings.ReplaceAll(procDevices, "510", "509"))
+		{"the module has another major", func(_ *testing.T, n *node, _ *source, _ string) {
+			n.majors["nvidia-uvm"] = 509
 			n.stats["nvidia-uvm"], n.stats["nvidia-uvm-tools"] = char(509, 0), char(509, 1)
 		}, 2},
+		{"an optional node is not right", func(_ *testing.T, n *node, _ *source, _ string) { n.stats["nvidia-modeset"] = char(1, 3) }, 2},
 		{"an optional node went", func(_ *testing.T, n *node, _ *source, _ string) { delete(n.stats, "nvidia-modeset") }, 2},
 	}
 	for _, tt := range tests {

@@ -2,6 +2,7 @@ package cdi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,8 +54,8 @@ func (d *Dir) ClaimID(deviceName string) string {
 // EnsureClaim writes the claim's spec unless the file has exactly the content that it must have
 // now. Nodes are looked up on the host each time, so a spec from before a reboot or a reload of
 // the kernel module is replaced. Errors: *NodeError, or of the file system.
-func (d *Dir) EnsureClaim(claim types.UID, devices []Device) (written bool, err error) {
-	data, err := d.renderClaim(devices)
+func (d *Dir) EnsureClaim(ctx context.Context, claim types.UID, devices []Device) (written bool, err error) {
+	data, err := d.renderClaim(ctx, devices)
 	if err != nil {
 		return false, err
 	}
@@ -66,13 +67,13 @@ func (d *Dir) EnsureClaim(claim types.UID, devices []Device) (written bool, err 
 }
 
 // CheckClaim fails as EnsureClaim would for what is missing on the host, and writes nothing.
-func (d *Dir) CheckClaim(devices []Device) error {
-	_, err := d.renderClaim(devices)
+func (d *Dir) CheckClaim(ctx context.Context, devices []Device) error {
+	_, err := d.renderClaim(ctx, devices)
 	return err
 }
 
-func (d *Dir) renderClaim(devices []Device) ([]byte, error) {
-	majors, err := d.host.majors()
+func (d *Dir) renderClaim(ctx context.Context, devices []Device) ([]byte, error) {
+	majors, err := d.host.majors(ctx)
 	if err != nil {
 		return nil, err
 	}

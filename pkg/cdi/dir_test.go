@@ -28,7 +28,7 @@ func gpu(request string, minor int) Device {
 
 func ensureClaim(t testing.TB, n *node, devices ...Device) bool {
 	t.Helper()
-	written, err := n.dir.EnsureClaim(someUID, devices)
+	written, err := n.dir.EnsureClaim(t.Context(), someUID, devices)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestEnsureClaimRepairs(t *testing.T) {
 		{"torn", func(t *testing.T, _ *node, path string) { must(t, os.Truncate(path, 20)) }, nil, true},
 		{"emptied", func(t *testing.T, _ *node, path string) { must(t, os.Truncate(path, 0)) }, nil, true},
 		{"other major after a reload of the module", func(t *testing.T, n *node, _ string) {
-			n.setProc(t, "Character devices:\n 234 nvidia\n")
+			n.majors = map[string]uint32{"nvidia": 234}
 			n.stats["nvidia1"] = char(234, 1)
 		}, nil, true},
 		{"other minor after a reboot", func(*testing.T, *node, string) {}, []Device{gpu("r", 3)}, true},
@@ -161,21 +161,20 @@ func TestBadNodesAreRefused(t *testing.T) {
 		{"block device", func(_ *testing.T, n *node) { s := char(195, 1); s.Mode = os.ModeDevice; n.stats["nvidia1"] = s }, "not a character device"},
 		{"other minor", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(195, 2) }, "minor number 2 instead of 1"},
 		{"other major", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(1, 1) }, "major number 1, but the kernel driver nvidia has 195"},
-		{"module not loaded", func(t *testing.T, n *node) { n.setProc(t, "Character devices:\n 1 mem\n") }, "kernel module is not loaded"},
-		{"module only among block devices", func(t *testing.T, n *node) { n.setProc(t, "Character devices:\n\nBlock devices:\n195 nvidia\n") }, "not loaded"},
+		{"module not loaded", func(t *testing.T, n *node) { n.majors = map[string]uint32{"mem": 1} }, "kernel module is not loaded"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
 			tt.change(t, n)
 			devices := []Device{gpu("a", 0), gpu("b", 1)}
-			_, err := n.dir.EnsureClaim(someUID, devices)
+			_, err := n.dir.EnsureClaim(t.Context(), someUID, devices)
 			// Faults that are not about the second node may show at the first.
 			nodeErr := new(NodeError)
 			if !errors.As(err, &nodeErr) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "--dev-root") {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
-			if checked := n.dir.CheckClaim(devices); checked == nil || checked.Error() != err.Error() {
+			if checked := n.dir.CheckClaim(t.Context(), devices); checked == nil || checked.Error() != err.Error() {
 				t.Errorf("CheckClaim: %v", checked)
 			}
 			if text := n.read(t, claimFile); text != "" {
@@ -188,32 +187,28 @@ func TestBadNodesAreRefused(t *testing.T) {
 func TestNodeThatCannotBeLookedAt(t *testing.T) {
 	n := newNode(t)
 	n.dir.host.Stat = func(string) (NodeStat, error) { return NodeStat{}, os.ErrPermission }
-	err := n.dir.CheckClaim([]Device{gpu("a", 0)})
+	err := n.dir.CheckClaim(t.Context(), []Device{gpu("a", 0)})
 	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "cannot be looked at") {
 		t.Error(err)
 	}
-	must(t, os.Remove(filepath.Join(n.proc, "devices")))
-	if err := n.dir.CheckClaim([]Device{gpu("a", 0)}); !errors.Is(err, os.ErrNotExist) {
+	n.majors = nil
+	if err := n.dir.CheckClaim(t.Context(), []Device{gpu("a", 0)}); !errors.Is(err, errNoProc) {
 		t.Error(err)
 	}
 }
 
 // The one node that every Linux has, looked up for real.
 func TestRealNode(t *testing.T) {
-	proc := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(proc, "devices"), []byte(procDevices), 0o600))
 	minor := 3
-	host := &Host{Dev: Root{Host: "/dev", Container: "/dev"}, Proc: proc, Stat: Lstat}
-	majors, err := host.majors()
-	must(t, err)
-	nodes, err := host.resolve([]NodeWant{{Name: "null", Drivers: []string{"mem"}, Minor: &minor}}, majors)
+	host := &Host{Dev: Root{Host: "/dev", Container: "/dev"}, Stat: Lstat}
+	nodes, err := host.resolve([]NodeWant{{Name: "null", Drivers: []string{"mem"}, Minor: &minor}}, map[string]uint32{"mem": 1})
 	must(t, err)
 	mode := os.FileMode(0o666)
 	want := []*specs.DeviceNode{{Path: "/dev/null", Type: "c", Major: 1, Minor: 3, FileMode: &mode, Permissions: "rwm"}}
 	if diff := cmp.Diff(want, nodes); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := Lstat(filepath.Join(proc, "none")); !os.IsNotExist(err) {
+	if _, err := Lstat(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Error(err)
 	}
 	if st, err := Lstat("/proc/self"); err != nil || st.Mode&os.ModeSymlink == 0 {
@@ -230,12 +225,12 @@ func TestSpecsThatNoRuntimeWouldRead(t *testing.T) {
 		"CDI device name":   {{Name: "a b", Edits: Edits{Env: []string{"A=b"}}}},
 	}
 	for want, devices := range tests {
-		if _, err := n.dir.EnsureClaim(someUID, devices); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := n.dir.EnsureClaim(t.Context(), someUID, devices); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	for _, uid := range []types.UID{"", "../x", "a/b", "-"} {
-		_, err := n.dir.EnsureClaim(uid, []Device{gpu("a", 0)})
+		_, err := n.dir.EnsureClaim(t.Context(), uid, []Device{gpu("a", 0)})
 		for _, err := range []error{err, n.dir.RemoveClaim(uid)} {
 			if err == nil || !strings.Contains(err.Error(), "claim UID") {
 				t.Errorf("%q: %v", uid, err)
@@ -264,7 +259,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 	must(t, os.WriteFile(litter, []byte("half"), 0o600))
 	must(t, os.Chtimes(litter, past, past))
 	ensureClaim(t, n, gpu("a", 0))
-	_, err := n.dir.EnsureClaim("another", []Device{gpu("a", 0)})
+	_, err := n.dir.EnsureClaim(t.Context(), "another", []Device{gpu("a", 0)})
 	must(t, err)
 
 	reopened, err := Open(n.specs, driver, n.dir.host)
@@ -296,7 +291,7 @@ func TestDirectoryErrors(t *testing.T) {
 	}
 	// A directory in the place of the spec: the write fails and leaves nothing.
 	must(t, os.MkdirAll(filepath.Join(n.specs, claimFile, "x"), 0o700))
-	if _, err := n.dir.EnsureClaim(someUID, []Device{gpu("a", 0)}); err == nil || !strings.Contains(err.Error(), claimFile) {
+	if _, err := n.dir.EnsureClaim(t.Context(), someUID, []Device{gpu("a", 0)}); err == nil || !strings.Contains(err.Error(), claimFile) {
 		t.Error(err)
 	}
 	if err := n.dir.RemoveClaim(someUID); err == nil {
@@ -310,7 +305,7 @@ func TestDirectoryErrors(t *testing.T) {
 	if _, err := n.dir.Claims(); err == nil {
 		t.Error("Claims of no directory succeeds")
 	}
-	if _, err := n.dir.EnsureClaim(someUID, []Device{gpu("a", 0)}); err == nil {
+	if _, err := n.dir.EnsureClaim(t.Context(), someUID, []Device{gpu("a", 0)}); err == nil {
 		t.Error("EnsureClaim without the directory succeeds")
 	}
 }
@@ -356,25 +351,13 @@ func TestDeviceNamesAreUnique(t *testing.T) {
 	})
 }
 
-func FuzzParseDevices(f *testing.F) {
-	f.Add(procDevices)
-	f.Add("195 nvidia\n-1 x\n99999999999 y\nBlock devices:")
-	f.Fuzz(func(t *testing.T, text string) {
-		for name, major := range parseDevices(text) {
-			if !strings.Contains(text, name) || name == "" {
-				t.Errorf("%q with %d is not in %q", name, major, text)
-			}
-		}
-	})
-}
-
 // A claim's spec costs the same with any number of others in the directory.
 func BenchmarkEnsureClaim(b *testing.B) {
 	for _, present := range []int{0, 256, 1000} {
 		b.Run(fmt.Sprintf("present=%d", present), func(b *testing.B) {
 			n := newNode(b)
 			for i := range present {
-				_, err := n.dir.EnsureClaim(types.UID(fmt.Sprintf("c%d", i)), []Device{gpu("r", 0)})
+				_, err := n.dir.EnsureClaim(b.Context(), types.UID(fmt.Sprintf("c%d", i)), []Device{gpu("r", 0)})
 				must(b, err)
 			}
 			for b.Loop() {

@@ -1,13 +1,12 @@
 package cdi
 
 import (
-	"cmp"
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -32,7 +31,7 @@ type NodeWant struct {
 	Drivers []string
 	// Minor is the expected minor number; nil where only the major is known beforehand.
 	Minor *int
-	// Optional nodes are left out of the spec where they are missing.
+	// Optional nodes are left out of the spec where they are missing or not right.
 	Optional bool
 }
 
@@ -114,13 +113,27 @@ func Lstat(name string) (NodeStat, error) {
 	return NodeStat{Mode: info.Mode(), Major: unix.Major(uint64(st.Rdev)), Minor: unix.Minor(uint64(st.Rdev))}, nil
 }
 
+// Majors knows the character devices that the kernel lists in /proc/devices: sysfs.Tree.
+type Majors interface {
+	// Majors maps the drivers' names to their major numbers.
+	Majors(ctx context.Context) (map[string]uint32, error)
+}
+
 // Host looks at the device nodes of the host.
 type Host struct {
 	// Dev is the directory of device nodes, /dev on the host.
 	Dev Root
-	// Proc is where this process sees the host's /proc.
-	Proc string
-	Stat Stat
+	// Majors is asked each time: a reloaded kernel module may have another number.
+	Majors Majors
+	Stat   Stat
+}
+
+func (h *Host) majors(ctx context.Context) (map[string]uint32, error) {
+	majors, err := h.Majors.Majors(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's major numbers: %w", err)
+	}
+	return majors, nil
 }
 
 // resolve looks each node up and returns it as specs have it, in the order of the arguments.
@@ -139,16 +152,17 @@ func (h *Host) resolve(wants []NodeWant, majors map[string]uint32) ([]*specs.Dev
 	return nodes, nil
 }
 
-// look gives nil for an optional node that is missing.
+// look gives nil for an optional node that cannot be used.
 func (h *Host) look(want NodeWant, majors map[string]uint32) (*specs.DeviceNode, error) {
 	hostPath := filepath.Join(h.Dev.Host, want.Name)
 	bad := func(err error, format string, args ...any) (*specs.DeviceNode, error) {
+		if want.Optional {
+			return nil, nil
+		}
 		return nil, &NodeError{Path: hostPath, Problem: fmt.Sprintf(format, args...), Err: err}
 	}
 	st, err := h.Stat(filepath.Join(h.Dev.Container, want.Name))
 	switch {
-	case err != nil && want.Optional:
-		return nil, nil
 	case os.IsNotExist(err):
 		return bad(nil, "is missing")
 	case err != nil:
@@ -186,31 +200,4 @@ func firstListed(drivers []string, majors map[string]uint32) (major uint32, driv
 		}
 	}
 	return 0, "", false
-}
-
-// majors reads the kernel's list. It is read each time: a reloaded module may have another.
-func (h *Host) majors() (map[string]uint32, error) {
-	data, err := os.ReadFile(filepath.Join(h.Proc, "devices"))
-	if err != nil {
-		return nil, fmt.Errorf("read the kernel's major numbers: %w", err)
-	}
-	return parseDevices(string(data)), nil
-}
-
-// parseDevices reads the character devices of /proc/devices (proc_devices(5)): lines "<major>
-// <name>" below a heading. What does not look like that is skipped.
-func parseDevices(text string) map[string]uint32 {
-	majors := map[string]uint32{}
-	lines := strings.Split(text, "\n")
-	end := slices.Index(lines, "Block devices:")
-	for _, line := range lines[:cmp.Or(end+1, len(lines))] {
-		fields := strings.Fields(line)
-		if len(fields) != 2 {
-			continue
-		}
-		if n, err := strconv.ParseUint(fields[0], 10, 32); err == nil {
-			majors[fields[1]] = uint32(n)
-		}
-	}
-	return majors
 }
