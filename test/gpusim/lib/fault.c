@@ -1,0 +1,96 @@
+/*
+ * Injected faults: a call that fails, is slow, or hangs until the fault is cleared.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "sim.h"
+
+#define HANG UINT64_MAX
+#define SLICE_USEC 2000u
+
+/* Length of a function's name without its _vN. */
+static size_t stem(const char *name)
+{
+	size_t length = strlen(name);
+	size_t end = length;
+	while (end > 0 && name[end - 1] >= '0' && name[end - 1] <= '9')
+		end--;
+	if (end < length && end > 2 && name[end - 1] == 'v' && name[end - 2] == '_')
+		return end - 2;
+	return length;
+}
+
+/* A fault on nvmlDeviceGetCount also means nvmlDeviceGetCount_v2: callers rarely know which they use. */
+static int same_function(const char *a, const char *b)
+{
+	size_t length = stem(a);
+	return length == stem(b) && strncmp(a, b, length) == 0;
+}
+
+static void sleep_usec(uint64_t usec)
+{
+	struct timespec left = {.tv_sec = (time_t)(usec / 1000000), .tv_nsec = (long)(usec % 1000000) * 1000};
+	while (nanosleep(&left, &left) != 0)
+		;
+}
+
+/* Sleeps in slices, to wake soon after the faults were changed. */
+static void delay(const struct sim_node *node, uint64_t usec)
+{
+	unsigned int epoch = sim_load(&node->fault_epoch);
+	while (usec > 0 && sim_load(&node->fault_epoch) == epoch) {
+		uint64_t slice = usec < SLICE_USEC ? usec : SLICE_USEC;
+		sleep_usec(slice);
+		if (usec != HANG)
+			usec -= slice;
+	}
+}
+
+/* Counts *left down by one unless it is negative (forever) or was zero. */
+static int take_one(int64_t *left)
+{
+	int64_t now = __atomic_load_n(left, __ATOMIC_ACQUIRE);
+	/* A read-only container cannot count: the fault then stays. */
+	if (now < 0 || (now > 0 && !sim_state_writable()))
+		return 1;
+	while (now > 0) {
+		if (__atomic_compare_exchange_n(left, &now, now - 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			return 1;
+	}
+	return 0;
+}
+
+static int passes_unharmed(uint32_t *after)
+{
+	uint32_t now = sim_load(after);
+	while (now > 0 && sim_state_writable()) {
+		if (__atomic_compare_exchange_n(after, &now, now - 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			return 1;
+	}
+	return 0;
+}
+
+nvmlReturn_t sim_fault(const char *function, int slot)
+{
+	struct sim_node *node = sim_state();
+	unsigned int latency = sim_load(&node->call_latency_usec);
+	if (latency > 0)
+		sleep_usec(latency);
+	if (sim_load(&node->fault_count) == 0)
+		return NVML_SUCCESS;
+	for (unsigned int i = 0; i < SIM_MAX_FAULTS; i++) {
+		struct sim_fault *fault = &node->faults[i];
+		if (!sim_load(&fault->armed) || !same_function(fault->function, function))
+			continue;
+		if (fault->gpu >= 0 && fault->gpu != slot)
+			continue;
+		if (passes_unharmed(&fault->after) || !take_one(&fault->remaining))
+			continue;
+		nvmlReturn_t code = (nvmlReturn_t)fault->code;
+		delay(node, fault->delay_usec);
+		if (code != NVML_SUCCESS)
+			return code;
+	}
+	return NVML_SUCCESS;
+}

@@ -1,0 +1,206 @@
+package nodefile
+
+import (
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Brands maps names in board files to nvmlBrandType_t.
+func Brands() map[string]uint32 {
+	return map[string]uint32{"unknown": 0, "quadro": 1, "tesla": 2, "geforce": 5, "titan": 6, "quadroRTX": 12, "nvidiaRTX": 13, "nvidia": 14}
+}
+
+// Architectures maps names in board files to nvmlDeviceArchitecture_t.
+func Architectures() map[string]uint32 {
+	return map[string]uint32{"pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10, "rubin": 13, "unknown": 0xffffffff}
+}
+
+// AddressingModes maps names in board files to nvmlDeviceAddressingModeType_t.
+func AddressingModes() map[string]uint32 { return map[string]uint32{"none": 0, "hmm": 1, "ats": 2} }
+
+// FabricStates maps names in node files to nvmlGpuFabricState_t.
+func FabricStates() map[string]uint32 {
+	return map[string]uint32{"notSupported": 0, "notStarted": 1, "inProgress": 2, "completed": 3}
+}
+
+func oneOf(m map[string]uint32) string {
+	return "must be one of " + strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// ParseID reads a PCI id such as 0x233010de.
+func ParseID(text string) (uint32, error) {
+	id, err := strconv.ParseUint(text, 0, 32)
+	return uint32(id), err
+}
+
+func (r *resolver) choice(path *field.Path, value string, allowed map[string]uint32) {
+	if _, ok := allowed[value]; !ok {
+		r.bad(path, value, oneOf(allowed))
+	}
+}
+
+func (r *resolver) board(path *field.Path, b *Board) {
+	r.choice(path.Child("brand"), b.Brand, Brands())
+	r.choice(path.Child("architecture"), b.Architecture, Architectures())
+	r.choice(path.Child("addressing"), b.Addressing, AddressingModes())
+	if b.Product == "" || len(b.Product) > 95 {
+		r.bad(path.Child("product"), b.Product, "must have 1 to 95 characters")
+	}
+	if _, _, ok := twoNumbers(b.ComputeCapability); !ok {
+		r.bad(path.Child("computeCapability"), b.ComputeCapability, "must be such as 9.0")
+	}
+	const most = 1 << 30 // MiB: one PiB
+	if b.MemoryMiB > most || b.ReservedMiB > b.MemoryMiB {
+		r.bad(path.Child("reservedMiB"), b.ReservedMiB, "must be at most memoryMiB, and that at most 1073741824")
+	}
+	for name, id := range map[string]string{"pciDevice": b.PCIDevice, "pciSubsystem": b.PCISubsystem, "pciClass": b.PCIClass} {
+		if _, err := ParseID(id); err != nil && (id != "" || name != "pciClass") {
+			r.bad(path.Child(name), id, "must be a 32-bit number such as 0x233010de")
+		}
+	}
+	if len(b.PartNumber) > 79 || len(b.VBIOS) > 31 {
+		r.bad(path.Child("partNumber"), b.PartNumber, "must have at most 79 characters, vbios at most 31")
+	}
+	if l := b.NVLink; l != nil && (l.Links == 0 || l.Links > 36) {
+		r.bad(path.Child("nvlink", "links"), l.Links, "must be 1 to 36; leave nvlink out for none")
+	}
+	if b.MIG != nil {
+		r.mig(path.Child("mig"), b.MIG)
+	}
+}
+
+func (r *resolver) mig(path *field.Path, m *BoardMIG) {
+	if m.Units == 0 || m.Units > 64 || len(m.Profiles) > 24 {
+		r.bad(path.Child("units"), m.Units, "must be 1 to 64, with at most 24 profiles")
+	}
+	for i, p := range m.Profiles {
+		at := path.Child("profiles").Index(i)
+		if p.Name == "" || len(p.Name) > 47 {
+			r.bad(at.Child("name"), p.Name, "must have 1 to 47 characters")
+		}
+		if p.Size == 0 || len(p.Starts) == 0 || len(p.Starts) > 16 {
+			r.bad(at.Child("starts"), p.Starts, "must be 1 to 16 placements of a size above 0")
+			continue
+		}
+		for j, start := range p.Starts {
+			if uint64(start)+uint64(p.Size) > uint64(m.Units) {
+				r.bad(at.Child("starts").Index(j), start, "must end within the board's units")
+			}
+		}
+	}
+}
+
+// fabric resolves the registration of one GPU: its own, else the node's.
+func (r *resolver) fabric(path *field.Path, own *Fabric, board *Board) *ResolvedFabric {
+	in := own
+	if in == nil {
+		in = r.file.Fabric
+		path = nil
+	}
+	if !board.Fabric || in == nil {
+		return nil
+	}
+	path = path.Child("fabric")
+	r.choice(path.Child("state"), in.State, FabricStates())
+	out := &ResolvedFabric{State: FabricStates()[in.State], Status: in.Status, Clique: in.Clique, Required: true}
+	if in.HealthMask != nil {
+		out.HealthMask = *in.HealthMask
+	} else if in.State == "completed" {
+		out.HealthMask = healthyMask
+	}
+	raw, err := hex.DecodeString(strings.ReplaceAll(in.ClusterUUID, "-", ""))
+	if err != nil || (len(raw) != 16 && len(raw) != 0) {
+		r.bad(path.Child("clusterUUID"), in.ClusterUUID, "must be a UUID, or empty for a single machine")
+	}
+	copy(out.ClusterUUID[:], raw)
+	return out
+}
+
+// links runs the NVLinks; order maps positions in the file to places in PCI order.
+func (r *resolver) links(order []int) {
+	path := field.NewPath("nvlink")
+	valid := func(at *field.Path, position int) bool {
+		if position < 0 || position >= len(order) {
+			r.bad(at, position, "must be a position in gpus")
+			return false
+		}
+		if r.node.GPUs[order[position]].Board.NVLink == nil {
+			r.bad(at, position, "this GPU's board has no NVLink")
+			return false
+		}
+		return true
+	}
+	for p, plane := range r.file.NVLink.Switches {
+		for i, position := range plane {
+			if !valid(path.Child("switches").Index(p).Index(i), position) {
+				continue
+			}
+			gpu := &r.node.GPUs[order[position]]
+			for range gpu.Board.NVLink.Links {
+				gpu.Links = append(gpu.Links, Link{Peer: -1, Plane: uint32(p + 1)})
+			}
+		}
+	}
+	for g, group := range r.file.NVLink.Direct {
+		at := path.Child("direct").Index(g)
+		for i, a := range group.GPUs {
+			for _, b := range group.GPUs[i+1:] {
+				if !valid(at.Child("gpus").Index(i), a) || !valid(at.Child("gpus"), b) || a == b || group.Links > 36 {
+					r.bad(at, group.Links, "must connect different GPUs that have NVLink by at most 36 links")
+					return
+				}
+				r.connect(order[a], order[b], group.Links)
+			}
+		}
+	}
+	for position, place := range order {
+		gpu := &r.node.GPUs[place]
+		if gpu.Board.NVLink == nil {
+			continue
+		}
+		if len(gpu.Links) > int(gpu.Board.NVLink.Links) {
+			r.bad(field.NewPath("gpus").Index(position), len(gpu.Links), "has more links connected than the board has")
+		}
+		for len(gpu.Links) < int(gpu.Board.NVLink.Links) {
+			gpu.Links = append(gpu.Links, Link{Peer: -1})
+		}
+	}
+}
+
+func (r *resolver) connect(a, b int, links uint32) {
+	for range links {
+		r.node.GPUs[a].Links = append(r.node.GPUs[a].Links, Link{Peer: b})
+		r.node.GPUs[b].Links = append(r.node.GPUs[b].Links, Link{Peer: a})
+	}
+}
+
+// Distance returns the PCIe level between two GPUs.
+func Distance(a, b *ResolvedGPU) Level {
+	if a.PCI == b.PCI {
+		return LevelInternal
+	}
+	if a.Root != b.Root {
+		if a.NUMA >= 0 && a.NUMA == b.NUMA {
+			return LevelNode
+		}
+		return LevelSystem
+	}
+	shared := 0
+	for shared < len(a.Bridges) && shared < len(b.Bridges) && a.Bridges[shared] == b.Bridges[shared] {
+		shared++
+	}
+	switch {
+	case shared == 0:
+		return LevelPHB
+	// Only the ports below the last switch differ.
+	case shared >= len(a.Bridges)-1 && shared >= len(b.Bridges)-1:
+		return LevelPIX
+	default:
+		return LevelPXB
+	}
+}
