@@ -143,7 +143,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 				return err
 			}
 		}
-		return c.waitServiceAccount(ctx)
+		return c.say.Step("service accounts", func(func(string)) error { return c.waitServiceAccount(ctx) })
 	})
 }
 
@@ -290,7 +290,7 @@ func (c *Cluster) Status() ([]Component, error) {
 	}
 	var components []Component
 	for _, p := range all {
-		if p.Leader && !strings.HasPrefix(p.Component, mountHolder(0)[:len(mountHolder(0))-1]) {
+		if p.Leader && !strings.HasPrefix(p.Component, mountsPrefix) {
 			components = append(components, Component{p.Component, p.PID, c.super.Table.RSS(p)})
 		}
 	}

@@ -36,7 +36,9 @@ func kubeletName(i int) string    { return "kubelet-" + strconv.Itoa(i) }
 func containerdName(i int) string { return "containerd-" + strconv.Itoa(i) }
 
 // mountHolder is the process that keeps a node's mount namespace.
-func mountHolder(i int) string { return "mounts-" + strconv.Itoa(i) }
+func mountHolder(i int) string { return mountsPrefix + strconv.Itoa(i) }
+
+const mountsPrefix = "mounts-"
 
 func (c *Cluster) nodePath(i int, elements ...string) string {
 	return filepath.Join(append([]string{c.path("n" + strconv.Itoa(i))}, elements...)...)
@@ -57,7 +59,8 @@ func ownFolders() [][2]string {
 
 // mountTargets are the folders that must exist on the machine to be mounted over.
 func (c *Cluster) mountTargets() []string {
-	var targets []string
+	// mount(8) makes the first one for itself.
+	targets := []string{"/run/mount"}
 	for _, f := range ownFolders() {
 		targets = append(targets, f[1])
 	}
@@ -97,8 +100,9 @@ func (c *Cluster) cgroup(i int) string {
 }
 
 // holdScript mounts pairs of paths and stays: mounts of the machine come in, none go out.
-const holdScript = `ready=$1; shift; mount --make-rshared /
-while [ $# -gt 0 ]; do mount --rbind "$1" "$2"; shift 2; done; : >"$ready"; exec sleep infinity`
+// With -n, mount keeps no table of its own below /run.
+const holdScript = `ready=$1; shift; mount -n --make-rshared /
+while [ $# -gt 0 ]; do mount -n --rbind "$1" "$2"; shift 2; done; : >"$ready"; exec sleep infinity`
 
 // mountsUp makes the node's mount namespace and returns the command line to enter it. When
 // the mounts must change, everything on the node ends first, since it sees the old ones.
@@ -241,13 +245,6 @@ func (c *Cluster) waitNode(ctx context.Context, i int, since time.Time) error {
 		return err
 	}
 	return c.super.WaitReady(ctx, kubeletName(i), 120*time.Second, func(ctx context.Context) error {
-		lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, NodeName(i), metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if lease.Spec.RenewTime == nil || lease.Spec.RenewTime.Time.Before(since) {
-			return errNotReady
-		}
 		node, err := client.CoreV1().Nodes().Get(ctx, NodeName(i), metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -43,7 +43,7 @@ func (c *Cluster) checkPrograms() error {
 func tools() [][2]string {
 	return [][2]string{
 		{"gcc", "gcc"}, {"pkg-config", "pkg-config"}, {"ip", "iproute2"}, {"nsenter", "util-linux"},
-		{"unshare", "util-linux"}, {"mount", "mount"}, {"umount", "mount"}, {"dpkg-deb", "dpkg"}, {"nice", "coreutils"},
+		{"unshare", "util-linux"}, {"mount", "mount"}, {"dpkg-deb", "dpkg"}, {"nice", "coreutils"},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"syscall"
 )
 
 // Network is a network namespace with a pair of virtual interfaces to the machine: Link
@@ -99,7 +100,7 @@ func (n Network) Down(ctx context.Context) error {
 		}
 	}
 	if _, err := n.Run(ctx, "nsenter", "--net="+n.File, "true"); err == nil {
-		if _, err := n.Run(ctx, "umount", n.File); err != nil {
+		if err := syscall.Unmount(n.File, syscall.MNT_DETACH); err != nil {
 			return fmt.Errorf("network namespace: %w", err)
 		}
 	}
