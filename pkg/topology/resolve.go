@@ -42,6 +42,10 @@ type Placement struct {
 	Home string
 	// Size is the number of members on this node at full health; 0 without a domain.
 	Size int
+	// ClusterUUID and CliqueID name the place in a fabric that spans nodes, once its
+	// registration is complete; empty and 0 elsewhere, and never a UUID of zeros.
+	ClusterUUID string
+	CliqueID    uint32
 	// Links is the number of active links, BandwidthMBps their sum in MB/s in one direction.
 	Links         int
 	BandwidthMBps int
@@ -85,6 +89,9 @@ func newResolver(now survey, memory Memory) *resolver {
 	}
 	for _, s := range r.stations {
 		p := Placement{State: s.state, Why: s.why, Links: s.ports.active, BandwidthMBps: s.ports.bandwidth}
+		if s.spansNodes() && s.gpu.Fabric.State == inventory.FabricCompleted {
+			p.ClusterUUID, p.CliqueID = s.gpu.Fabric.ClusterUUID, s.gpu.Fabric.CliqueID
+		}
 		if s.works() {
 			p.State, p.Why = Alone, "no other GPU is left on this node that it reaches over NVLink and that is in no larger domain"
 		}
