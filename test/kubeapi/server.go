@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"strings"
@@ -90,7 +92,10 @@ func (s *Server) Back() error {
 	}
 	s.address = listener.Addr().String()
 	f := &front{done: make(chan struct{})}
-	f.http = &http.Server{Handler: http.HandlerFunc(s.serve), TLSConfig: s.tls, ConnContext: withConn, ReadHeaderTimeout: time.Minute}
+	f.http = &http.Server{
+		Handler: http.HandlerFunc(s.serve), TLSConfig: s.tls, ConnContext: withConn, ReadHeaderTimeout: time.Minute,
+		ErrorLog: log.New(io.Discard, "", 0), // broken connections are what tests make
+	}
 	s.front = f
 	go func() {
 		defer close(f.done)
