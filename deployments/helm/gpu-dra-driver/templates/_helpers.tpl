@@ -1,0 +1,69 @@
+{{- define "gpu-dra-driver.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* Short enough that the longest suffix keeps object names within 63 characters. */ -}}
+{{- define "gpu-dra-driver.fullname" -}}
+{{- $name := include "gpu-dra-driver.name" . }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 44 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 44 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "gpu-dra-driver.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
+{{- define "gpu-dra-driver.serviceAccountName" -}}
+{{- default (printf "%s-kubelet-plugin" (include "gpu-dra-driver.fullname" .)) .Values.serviceAccount.name }}
+{{- end }}
+
+{{- define "gpu-dra-driver.selectorLabels" -}}
+{{- if .Values.selectorLabelsOverride }}
+{{- toYaml .Values.selectorLabelsOverride }}
+{{- else -}}
+app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: kubelet-plugin
+{{- end }}
+{{- end }}
+
+{{- define "gpu-dra-driver.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "gpu-dra-driver.image" -}}
+{{- printf "%s:%s" .Values.image.repository (default (printf "v%s" .Chart.AppVersion) .Values.image.tag) }}
+{{- end }}
+
+{{- define "gpu-dra-driver.dataDir" -}}
+{{- printf "%s/%s" (trimSuffix "/" .Values.kubeletPlugin.kubeletPluginsDirectoryPath) .Values.driverName }}
+{{- end }}
+
+{{- /* Where the container sees a tree of the host: at its own place if it is the real one. */ -}}
+{{- define "gpu-dra-driver.devMount" -}}
+{{- eq .Values.devRoot "/dev" | ternary "/dev" "/host/dev" }}
+{{- end }}
+{{- define "gpu-dra-driver.procMount" -}}
+{{- eq .Values.procRoot "/proc" | ternary "/proc" "/host/proc" }}
+{{- end }}
+{{- define "gpu-dra-driver.sysMount" -}}
+{{- eq .Values.sysRoot "/sys" | ternary "/sys" "/host/sys" }}
+{{- end }}
+
+{{- /* "on" where the cluster knows the CEL field device.allowMultipleAllocations. */ -}}
+{{- define "gpu-dra-driver.consumableCapacity" -}}
+{{- if ne .Values.deviceClasses.consumableCapacity "auto" }}
+{{- .Values.deviceClasses.consumableCapacity }}
+{{- else }}
+{{- semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version | ternary "on" "off" }}
+{{- end }}
+{{- end }}
