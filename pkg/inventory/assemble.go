@@ -131,6 +131,7 @@ func (a *assembly) nvlink(b Board) NVLink {
 	readings := take(a, at, "nvlinkLinks", b.Links)
 	n := NVLink{PeersKnown: b.Peers.Err == nil}
 	for i, r := range readings {
+		r.Version.Value = plausible(r.Version.Value, b.Architecture.Value)
 		l, version, err := link(r)
 		if err != nil {
 			a.problem(at, fmt.Sprintf("nvlink %d", i), err)
@@ -164,6 +165,14 @@ func link(r LinkReading) (Link, int, error) {
 	}
 	return l, r.Version.Value, errors.Join(unlessNotSupported(r.Remote.Err),
 		unlessNotSupported(r.Peer.Err), unlessNotSupported(r.Version.Err))
+}
+
+// plausible corrects an NVLink generation: some drivers give 5.0 for Hopper, whose links are 4.0.
+func plausible(generation int, architecture string) int {
+	if architecture == "Hopper" {
+		return min(generation, 4)
+	}
+	return generation
 }
 
 // bandwidthMBps is one link's bandwidth in one direction, from NVIDIA's architecture papers:

@@ -43,6 +43,7 @@ func TestLinks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := node(1)
+			e.reading.Boards[0].Architecture = inventory.Known("Blackwell")
 			e.reading.Boards[0].Links = inventory.Known([]inventory.LinkReading{c.reading})
 			got := e.scan(t)
 			if diff := cmp.Diff([]inventory.Link{c.want}, got.GPUs[0].NVLink.Links); diff != "" {
@@ -52,6 +53,14 @@ func TestLinks(t *testing.T) {
 				t.Errorf("problems are %+v", got.Problems)
 			}
 		})
+	}
+}
+
+func TestHopperHasNoFifthGeneration(t *testing.T) {
+	e := node(1)
+	e.reading.Boards[0].Links = inventory.Known([]inventory.LinkReading{activeLink(inventory.RemoteSwitch, 5)})
+	if got := e.scan(t).GPUs[0].NVLink; got.Version != 4 || got.Links[0].BandwidthMBps != 25000 {
+		t.Errorf("NVLink is %+v", got)
 	}
 }
 

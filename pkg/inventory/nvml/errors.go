@@ -1,0 +1,98 @@
+package nvml
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+)
+
+// CallError is an error code that NVML returned.
+type CallError struct {
+	// Call is the C function.
+	Call string
+	// Code is its nvmlReturn_t, Text the library's own words for it.
+	Code int
+	Text string
+}
+
+func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (code %d)", e.Call, e.Text, e.Code) }
+
+// Is maps NVML's codes to what a scan decides on.
+func (e *CallError) Is(target error) bool {
+	switch nvml.Return(e.Code) {
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return target == inventory.ErrNotSupported
+	case nvml.ERROR_GPU_IS_LOST:
+		return target == inventory.ErrLost
+	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return target == errSessionEnded
+	}
+	return false
+}
+
+// failure makes the error of a return code, nil for success. It asks the library for the text,
+// so it belongs inside a watched call.
+func failure(call string, ret nvml.Return) error {
+	if ret == nvml.SUCCESS {
+		return nil
+	}
+	return &CallError{Call: call, Code: int(ret), Text: ret.Error()}
+}
+
+// HungError tells that a call did not come back in time, now or earlier.
+type HungError struct {
+	// Call is the C function that hangs, About the GPU or the library it was asked about.
+	Call, About string
+}
+
+func (e *HungError) Error() string {
+	return fmt.Sprintf("%s about %s does not return", e.Call, e.About)
+}
+
+// Is makes the error an inventory.ErrHung.
+func (e *HungError) Is(target error) bool { return target == inventory.ErrHung }
+
+// ReplacedError tells that the library this process is bound to stopped working and that
+// another one lies in its place.
+type ReplacedError struct {
+	Bound, Found string
+}
+
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("the driver was replaced: this process is bound to %s and cannot use %s; start it anew", e.Bound, e.Found)
+}
+
+// Is makes the error an inventory.ErrRestart.
+func (e *ReplacedError) Is(target error) bool { return target == inventory.ErrRestart }
+
+// UnusableError tells that the library is there but cannot be used.
+type UnusableError struct {
+	Path string
+	// Advice says what to do; empty where the cause says it all.
+	Advice string
+	Cause  error
+}
+
+func (e *UnusableError) Error() string {
+	if e.Advice == "" {
+		return fmt.Sprintf("%s cannot be used: %v", e.Path, e.Cause)
+	}
+	return fmt.Sprintf("%s cannot be used: %v: %s", e.Path, e.Cause, e.Advice)
+}
+
+func (e *UnusableError) Unwrap() error { return e.Cause }
+
+// adviceFor says what helps when NVML cannot be initialised.
+func adviceFor(ret nvml.Return) string {
+	switch ret {
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return "library and loaded kernel module are of different versions; reload the module or reboot the node"
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return "the NVIDIA kernel module is not loaded or its device nodes are missing"
+	case nvml.ERROR_NO_PERMISSION:
+		return "the device nodes /dev/nvidia* may not be opened; the container has to be privileged"
+	}
+	return ""
+}

@@ -1,0 +1,277 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/pci"
+)
+
+const (
+	// defaultCallTimeout leaves room below the kubelet's 45 s for a call and stays above the
+	// 10 s that lookups were seen to take on busy nodes.
+	defaultCallTimeout = 20 * time.Second
+	// retryUnseen is how often a session is opened anew for GPUs that the bus shows bound to
+	// the driver and NVML does not serve: NVML enumerates once a session.
+	retryUnseen = 30 * time.Second
+)
+
+// errSessionEnded: NVML has to be initialised again, as after a reload of the kernel module.
+var errSessionEnded = errors.New("the session with the driver has ended")
+
+// API is go-nvml's interface, for packages that hand it on to a library.
+type API = nvml.Interface
+
+// Options say where the library is.
+type Options struct {
+	// Root is the driver root as this process sees it.
+	Root string
+	// Path names the library's file; Root is not searched then.
+	Path string
+	// CallTimeout bounds each call; 0 means 20 s.
+	CallTimeout time.Duration
+}
+
+// Library is the driver's library, opened when it is first needed and again after it went away.
+// Make one a process. It may be used concurrently.
+type Library struct {
+	options  Options
+	watchdog *watchdog
+	// turn is held by the operation under way; it guards the fields below.
+	turn    chan struct{}
+	session *session
+	bound   *binding
+}
+
+// binding is the file that this process's calls are bound to for ever.
+type binding struct {
+	path string
+	file os.FileInfo
+	api  nvml.Interface
+}
+
+// session is the time between nvmlInit and nvmlShutdown.
+type session struct {
+	api nvml.Interface
+	// symbols are the calls that this driver's library has.
+	symbols map[string]bool
+	opened  time.Time
+	// unserved are the GPUs of the bus that NVML did not serve at the last reading.
+	unserved []pci.Address
+}
+
+var _ inventory.NVML = (*Library)(nil)
+
+// New makes a Library; nothing is opened yet.
+func New(o Options) *Library {
+	if o.CallTimeout == 0 {
+		o.CallTimeout = defaultCallTimeout
+	}
+	return &Library{options: o, watchdog: newWatchdog(o.CallTimeout), turn: make(chan struct{}, 1)}
+}
+
+// Read reads the driver and all GPUs. It opens the library if it is not open, and again when
+// the session has ended or when onBus has GPUs that NVML does not serve. Errors: NotFoundError,
+// UnusableError, ReplacedError, HungError, CallError or that of ctx.
+func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
+	if err := l.begin(ctx); err != nil {
+		return inventory.Reading{}, err
+	}
+	defer l.end()
+	fresh := l.session == nil
+	reading, err := l.readOnce(ctx, onBus)
+	if !fresh && l.wantsNewSession(reading, err, onBus) && l.watchdog.leftBehind() == nil {
+		closing := l.shutdown(ctx)
+		if reading, err = l.readOnce(ctx, onBus); err != nil {
+			// A shutdown that failed matters only if it explains why nothing works after it.
+			err = errors.Join(err, closing)
+		}
+	}
+	if err == nil {
+		l.session.unserved = unserved(reading, onBus)
+	}
+	return reading, err
+}
+
+func (l *Library) readOnce(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
+	if err := l.open(ctx); err != nil {
+		return inventory.Reading{}, err
+	}
+	return read(ctx, l.watchdog, l.session, onBus)
+}
+
+// wantsNewSession tells whether a reading would be better in a new session.
+func (l *Library) wantsNewSession(r inventory.Reading, err error, onBus []pci.Address) bool {
+	if err != nil {
+		return errors.Is(err, errSessionEnded)
+	}
+	ended := len(r.Boards) > 0
+	for _, b := range r.Boards {
+		ended = ended && errors.Is(errors.Join(b.Err, b.PCI.Err, b.UUID.Err), errSessionEnded)
+	}
+	missing := unserved(r, onBus)
+	return ended || len(missing) > 0 &&
+		(!slices.Equal(missing, l.session.unserved) || time.Since(l.session.opened) >= retryUnseen)
+}
+
+// unserved are the GPUs of the bus that a reading does not have or has lost.
+func unserved(r inventory.Reading, onBus []pci.Address) []pci.Address {
+	missing := slices.Clone(onBus)
+	for _, b := range r.Boards {
+		if usable(b) {
+			missing = slices.DeleteFunc(missing, func(a pci.Address) bool { return a == b.PCI.Value })
+		}
+	}
+	return missing
+}
+
+// Use opens the library if need be and runs f with it under the watchdog, as a call about the
+// library as a whole named what. On a HungError f is still running. f may nest Init and
+// Shutdown, in pairs; it must not keep the API.
+func (l *Library) Use(ctx context.Context, what string, f func(API) error) error {
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
+	if err := l.open(ctx); err != nil {
+		return err
+	}
+	api := l.session.api
+	failed, err := watch(ctx, l.watchdog, aboutLibrary, what, func() error { return f(api) })
+	return errors.Join(err, failed)
+}
+
+// Close ends the session, so that this process holds no device node open and the kernel module
+// can be unloaded. The next Read or Use opens the library again: who closes it for others keeps
+// from calling them. It fails with HungError while a call is left behind.
+func (l *Library) Close(ctx context.Context) error {
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
+	if l.session == nil {
+		return nil
+	}
+	if err := l.watchdog.leftBehind(); err != nil {
+		return fmt.Errorf("the driver's library stays open: %w", err)
+	}
+	return l.shutdown(ctx)
+}
+
+func (l *Library) begin(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l *Library) end() { <-l.turn }
+
+// shutdown drops the session, whatever NVML answers: after an error it is of no use either.
+func (l *Library) shutdown(ctx context.Context) error {
+	api := l.session.api
+	l.session = nil
+	failed, err := watch(ctx, l.watchdog, aboutLibrary, "nvmlShutdown", func() error { return failure("nvmlShutdown", api.Shutdown()) })
+	if errors.Is(failed, errSessionEnded) {
+		failed = nil
+	}
+	return errors.Join(err, failed)
+}
+
+// open starts a session if there is none.
+func (l *Library) open(ctx context.Context) error {
+	if l.session != nil {
+		return nil
+	}
+	path, file, err := l.find()
+	if err != nil {
+		return err
+	}
+	if l.bound != nil && !os.SameFile(l.bound.file, file) {
+		return &ReplacedError{Bound: l.bound.path, Found: path}
+	}
+	type probed struct {
+		symbols map[string]bool
+		err     error
+	}
+	p, err := watch(ctx, l.watchdog, aboutLibrary, "dlopen", func() probed {
+		symbols, err := probe(path)
+		return probed{symbols, err}
+	})
+	if err = errors.Join(err, p.err); err != nil {
+		return &UnusableError{Path: path, Cause: err}
+	}
+	if l.bound == nil {
+		// From the first call on.
+		l.bound = &binding{path: path, file: file, api: nvml.New(nvml.WithLibraryPath(path))}
+	}
+	return l.initialise(ctx, p.symbols)
+}
+
+// initialise calls nvmlInit in the library that the process is bound to.
+func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error {
+	api, path := l.bound.api, l.bound.path
+	type outcome struct {
+		ret nvml.Return
+		err error
+	}
+	o, err := watch(ctx, l.watchdog, aboutLibrary, "nvmlInit_v2", func() outcome {
+		ret := api.Init()
+		return outcome{ret, failure("nvmlInit_v2", ret)}
+	})
+	if err = errors.Join(err, o.err); err != nil {
+		return &UnusableError{Path: path, Advice: adviceFor(o.ret), Cause: err}
+	}
+	l.session = &session{api: api, symbols: symbols, opened: time.Now()}
+	return nil
+}
+
+func (l *Library) find() (string, os.FileInfo, error) {
+	path := l.options.Path
+	if path == "" {
+		found, err := Locate(l.options.Root)
+		if err != nil {
+			return "", nil, err
+		}
+		path = found
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return "", nil, fmt.Errorf("the driver's library: %w", err)
+	}
+	return path, file, nil
+}
+
+// probe loads the library aside and looks for the calls we may make. go-nvml offers that only
+// after Init, and a call to a symbol that is missing ends the process.
+func probe(path string) (map[string]bool, error) {
+	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
+	if err := library.Open(); err != nil {
+		return nil, err
+	}
+	symbols := map[string]bool{}
+	var missing []error
+	for _, name := range required() {
+		if err := library.Lookup(name); err != nil {
+			missing = append(missing, err)
+		}
+		symbols[name] = true
+	}
+	for _, name := range optional() {
+		symbols[name] = library.Lookup(name) == nil
+	}
+	if err := errors.Join(missing...); err != nil {
+		return nil, errors.Join(fmt.Errorf("it is no NVML or too old: %w", err), library.Close())
+	}
+	return symbols, library.Close()
+}

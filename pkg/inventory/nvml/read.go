@@ -1,0 +1,169 @@
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/pci"
+)
+
+// asker asks NVML about one thing (a GPU, or the library) in one session.
+type asker struct {
+	ctx      context.Context
+	watchdog *watchdog
+	session  *session
+	about    string
+	// end is why asking on is of no use: the GPU is lost, a call hangs, the context ended.
+	end error
+}
+
+// ask makes one call, unless asking is of no use or the driver does not have it.
+func ask[T any](a *asker, symbol string, call func() (T, nvml.Return)) inventory.Fact[T] {
+	if a.end != nil {
+		return inventory.Unknown[T](a.end)
+	}
+	if !a.session.symbols[symbol] {
+		return inventory.Unknown[T](fmt.Errorf("%s is not in this driver's library: %w", symbol, inventory.ErrNotSupported))
+	}
+	fact, err := watch(a.ctx, a.watchdog, a.about, symbol, func() inventory.Fact[T] {
+		value, ret := call()
+		return inventory.Fact[T]{Value: value, Err: failure(symbol, ret)}
+	})
+	if err != nil {
+		a.end = err
+		return inventory.Unknown[T](err)
+	}
+	if errors.Is(fact.Err, inventory.ErrLost) {
+		a.end = fact.Err
+	}
+	return fact
+}
+
+// convert turns what was read into what we name it.
+func convert[T, U any](f inventory.Fact[T], to func(T) (U, error)) inventory.Fact[U] {
+	if f.Err != nil {
+		return inventory.Unknown[U](f.Err)
+	}
+	value, err := to(f.Value)
+	return inventory.Fact[U]{Value: value, Err: err}
+}
+
+// read reads everything in one session.
+func read(ctx context.Context, w *watchdog, s *session, onBus []pci.Address) (inventory.Reading, error) {
+	library := &asker{ctx: ctx, watchdog: w, session: s, about: aboutLibrary}
+	count := ask(library, symCount, s.api.DeviceGetCount)
+	if count.Err != nil {
+		return inventory.Reading{}, count.Err
+	}
+	r := inventory.Reading{
+		DriverVersion: ask(library, symDriverVersion, s.api.SystemGetDriverVersion),
+		CUDA:          convert(ask(library, symCUDA, s.api.SystemGetCudaDriverVersion), cudaVersion),
+		Refused:       map[pci.Address]error{},
+	}
+	devices := make([]nvml.Device, count.Value)
+	for i := range count.Value {
+		b, device := board(ctx, w, s, i)
+		r.Boards, devices[i] = append(r.Boards, b), device
+	}
+	for i := range r.Boards {
+		r.Boards[i].Peers = peers(ctx, w, s, r.Boards, devices, i)
+	}
+	for _, address := range onBus {
+		if !slices.ContainsFunc(r.Boards, func(b inventory.Board) bool { return b.PCI.Err == nil && b.PCI.Value == address }) {
+			r.Refused[address] = refusal(ctx, w, s, address)
+		}
+	}
+	return r, errors.Join(library.end, ctx.Err())
+}
+
+// cudaVersion takes NVML's 1000*major + 10*minor apart.
+func cudaVersion(v int) (inventory.Version, error) {
+	return inventory.Version{Major: v / 1000, Minor: v % 1000 / 10}, nil
+}
+
+// refusal is what NVML says of a GPU that its enumeration does not have; nil if nothing.
+func refusal(ctx context.Context, w *watchdog, s *session, address pci.Address) error {
+	a := &asker{ctx: ctx, watchdog: w, session: s, about: address.String()}
+	f := ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByPciBusId(address.String()) })
+	var code *CallError
+	if errors.As(f.Err, &code) && nvml.Return(code.Code) == nvml.ERROR_NOT_FOUND {
+		// It says no more than that the enumeration does not have it.
+		return nil
+	}
+	return f.Err
+}
+
+// board reads the GPU at one index of the enumeration. The device is nil if there is no handle.
+func board(ctx context.Context, w *watchdog, s *session, index int) (inventory.Board, nvml.Device) {
+	a := &asker{ctx: ctx, watchdog: w, session: s, about: fmt.Sprintf("the GPU at index %d", index)}
+	b := inventory.Board{Index: index}
+	handle := ask(a, symHandle, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByIndex(index) })
+	if handle.Err != nil {
+		b.Err, b.PCI.Err = handle.Err, handle.Err
+		return b, nil
+	}
+	d := handle.Value
+	b.PCI = convert(ask(a, symPCI, d.GetPciInfo), addressOf)
+	if b.PCI.Err == nil {
+		a.about = b.PCI.Value.String()
+	}
+	identity(a, d, &b)
+	state(a, d, &b)
+	b.Links = links(a, d)
+	b.Fabric = fabric(a, d)
+	b.Err = a.end
+	return b, d
+}
+
+func identity(a *asker, d nvml.Device, b *inventory.Board) {
+	b.UUID = ask(a, symUUID, d.GetUUID)
+	b.Minor = ask(a, symMinor, d.GetMinorNumber)
+	b.ProductName = ask(a, symName, d.GetName)
+	b.Serial = ask(a, symSerial, d.GetSerial)
+	b.Brand = convert(ask(a, symBrand, d.GetBrand), brandName)
+	b.Architecture = convert(ask(a, symArchitecture, d.GetArchitecture), architectureName)
+	b.AddressingMode = convert(ask(a, symAddressingMode, d.GetAddressingMode), addressingModeName)
+	b.ComputeCapability = ask(a, symCapability, func() (inventory.Version, nvml.Return) {
+		major, minor, ret := d.GetCudaComputeCapability()
+		return inventory.Version{Major: major, Minor: minor}, ret
+	})
+}
+
+func state(a *asker, d nvml.Device, b *inventory.Board) {
+	b.MemoryBytes = ask(a, symMemory, func() (uint64, nvml.Return) {
+		memory, ret := d.GetMemoryInfo()
+		return memory.Total, ret
+	})
+	b.ECCEnabled = ask(a, symECC, func() (bool, nvml.Return) {
+		current, _, ret := d.GetEccMode()
+		return current == nvml.FEATURE_ENABLED, ret
+	})
+	b.VGPUHost = ask(a, symVirtualization, func() (bool, nvml.Return) {
+		mode, ret := d.GetVirtualizationMode()
+		// A vGPU inside a virtual machine is a GPU like any other; its host's board is not.
+		return mode == nvml.GPU_VIRTUALIZATION_MODE_HOST_VGPU || mode == nvml.GPU_VIRTUALIZATION_MODE_HOST_VSGA, ret
+	})
+	b.MIG = ask(a, symMIGMode, func() (inventory.MIG, nvml.Return) {
+		current, pending, ret := d.GetMigMode()
+		return inventory.MIG{
+			Capable: true, Enabled: current == nvml.DEVICE_MIG_ENABLE, PendingEnabled: pending == nvml.DEVICE_MIG_ENABLE,
+		}, ret
+	})
+}
+
+// addressOf reads the address of nvmlPciInfo_t, a C string.
+func addressOf(info nvml.PciInfo) (pci.Address, error) {
+	text := make([]byte, 0, len(info.BusId))
+	for _, c := range info.BusId {
+		if c == 0 {
+			break
+		}
+		text = append(text, byte(c))
+	}
+	return pci.Parse(string(text))
+}

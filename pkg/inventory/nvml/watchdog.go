@@ -1,0 +1,134 @@
+package nvml
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// aboutLibrary is what calls that concern no single GPU are about.
+const aboutLibrary = "the library"
+
+// watchdog runs calls that cannot be cancelled and gives them up after a time. What they are
+// about (a GPU, or the library) is a key: there is at most one running call a key.
+type watchdog struct {
+	limit time.Duration
+	mu    sync.Mutex
+	// running has the calls that have not returned, by what they are about.
+	running map[string]*attempt
+}
+
+// attempt is a call under way.
+type attempt struct {
+	call, about string
+	// returned is closed when the call came back.
+	returned chan struct{}
+	// hung is guarded by the watchdog's mutex.
+	hung bool
+}
+
+func newWatchdog(limit time.Duration) *watchdog {
+	return &watchdog{limit: limit, running: map[string]*attempt{}}
+}
+
+// watch runs f and returns its value. The error is a HungError when f, or an earlier call about
+// the same thing or about the library, does not return in time; or that of ctx. In both cases f
+// may still run: it must not touch what its caller uses.
+func watch[T any](ctx context.Context, w *watchdog, about, call string, f func() T) (T, error) {
+	var zero T
+	a, err := w.begin(ctx, about, call)
+	if err != nil {
+		return zero, err
+	}
+	value := make(chan T, 1)
+	go func() {
+		v := f()
+		w.end(a)
+		value <- v
+	}()
+	timeout := time.NewTimer(w.limit)
+	defer timeout.Stop()
+	select {
+	case v := <-value:
+		return v, nil
+	case <-timeout.C:
+		return zero, w.giveUp(a)
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	}
+}
+
+// begin enters a call, once the one before it about the same thing has returned: that one may
+// still run after its caller's context ended.
+func (w *watchdog) begin(ctx context.Context, about, call string) (*attempt, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		a, before, err := w.enter(about, call)
+		if a != nil || err != nil {
+			return a, err
+		}
+		if err := w.await(ctx, before); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// enter starts an attempt, returns the one in the way, or the error if that one hangs.
+func (w *watchdog) enter(about, call string) (a, before *attempt, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range []string{aboutLibrary, about} {
+		before, ok := w.running[at]
+		switch {
+		case ok && before.hung:
+			return nil, nil, &HungError{Call: before.call, About: before.about}
+		case ok:
+			return nil, before, nil
+		}
+	}
+	a = &attempt{call: call, about: about, returned: make(chan struct{})}
+	w.running[about] = a
+	return a, nil, nil
+}
+
+func (w *watchdog) await(ctx context.Context, before *attempt) error {
+	timeout := time.NewTimer(w.limit)
+	defer timeout.Stop()
+	select {
+	case <-before.returned:
+		return nil
+	case <-timeout.C:
+		return w.giveUp(before)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *watchdog) giveUp(a *attempt) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	a.hung = true
+	return &HungError{Call: a.call, About: a.about}
+}
+
+func (w *watchdog) end(a *attempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, a.about)
+	close(a.returned)
+}
+
+// leftBehind names a call that has not returned; nil when there is none.
+func (w *watchdog) leftBehind() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.running) == 0 {
+		return nil
+	}
+	a := w.running[slices.Min(slices.Collect(maps.Keys(w.running)))]
+	return &HungError{Call: a.call, About: a.about}
+}
