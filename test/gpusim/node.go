@@ -26,7 +26,7 @@ import (
 	"github.com/gpu-dra/driver/test/gpusim/simstate"
 )
 
-//go:embed lib/*.c lib/*.h smi/*.c
+//go:embed lib/*.c lib/*.h smi/*.c smi/*.h
 var sources embed.FS
 
 // ErrNotANode says that a directory holds no simulated node.
