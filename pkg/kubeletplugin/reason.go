@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 
+	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/prepare"
 )
 
 // reasonOf sorts an error into the closed set of reasons that metrics are labelled with.
 func reasonOf(err error) metrics.Reason {
-	var planning *claims.Error
-	if errors.As(err, &planning) {
+	if planning := new(claims.Error); errors.As(err, &planning) {
 		switch planning.Reason {
 		case claims.ReasonNotAllocated:
 			return metrics.ReasonNotAllocated
@@ -22,11 +24,28 @@ func reasonOf(err error) metrics.Reason {
 			return metrics.ReasonConfig
 		}
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	switch {
+	case is[*prepare.HeldError](err):
+		return metrics.ReasonHeld
+	case is[*prepare.SwappedError](err):
+		return metrics.ReasonSwapped
+	case is[*prepare.StepError](err):
+		return metrics.ReasonHardware
+	case is[*cdi.NodeError](err), is[*cdi.MissingLibraryError](err):
+		return metrics.ReasonCDI
+	case is[*journal.WriteError](err), is[*journal.CorruptError](err), is[*journal.NewerFormatError](err):
+		return metrics.ReasonJournal
+	case is[*lock.TimeoutError](err):
+		return metrics.ReasonLock
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return metrics.ReasonTimeout
 	}
-	_ = prepare.Prepared{}
 	return metrics.ReasonOther
+}
+
+func is[E error](err error) bool {
+	var target E
+	return errors.As(err, &target)
 }
 
 func isUnknownDevice(err error) bool {

@@ -1,0 +1,60 @@
+// Command gpu-kubelet-plugin is the node plugin of the driver: it publishes the node's GPUs as
+// ResourceSlices and prepares ResourceClaims. It only wires flags, logs and signals to package
+// agent.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/agent"
+	"github.com/gpu-dra/driver/pkg/config"
+)
+
+// version is set by the linker.
+var version = "v0.0.0-dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	// After the first signal a second one kills.
+	context.AfterFunc(ctx, stop)
+	if err := command(version).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func command(version string) *cobra.Command {
+	settings := config.Default()
+	logging := logsapi.NewLoggingConfiguration()
+	cmd := &cobra.Command{
+		Use:           "gpu-kubelet-plugin",
+		Short:         "Publishes a node's GPUs and prepares claims for them",
+		Long:          "Publishes a node's GPUs as ResourceSlices and prepares ResourceClaims for them.\nEvery flag can also be set by an environment variable: --node-name by NODE_NAME, and so on.",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.ApplyEnv(cmd.Flags(), os.LookupEnv); err != nil {
+				return err
+			}
+			if err := logsapi.ValidateAndApply(logging, nil); err != nil {
+				return err
+			}
+			klog.FromContext(cmd.Context()).Info("Starting", "version", version, "settings", fmt.Sprintf("%+v", *settings))
+			return agent.Run(cmd.Context(), settings, version)
+		},
+	}
+	settings.AddFlags(cmd.Flags())
+	logsapi.AddFlags(logging, cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,321 @@
+// Package agent wires the node plugin together and owns its life: what is started in which
+// order, and what is let go when it ends. It is for cmd/gpu-kubelet-plugin and for tests that
+// run the plugin in process. It decides nothing about devices or claims.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/kubeletplugin"
+	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/metrics"
+	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/probes"
+	"github.com/gpu-dra/driver/pkg/report"
+)
+
+const (
+	// firstScanLimit is how long the registration waits for the first look at the hardware: a
+	// GPU that hangs must not keep the kubelet from unpreparing.
+	firstScanLimit = 5 * time.Second
+	// apiLimit bounds what is asked of the API server on the way to the registration, which
+	// must come about without one.
+	apiLimit = 2 * time.Second
+	// publisherLease names the lock of the instance that publishes.
+	publisherLease = "publisher"
+)
+
+// Agent is the node plugin.
+type Agent struct {
+	config  *config.Config
+	version string
+	client  kubernetes.Interface
+	metrics *metrics.Metrics
+
+	reporter   *report.Reporter
+	library    *nvml.Library
+	locks      *lock.Locker
+	catalog    *catalog.Catalog
+	engine     *prepare.Engine
+	calls      *kubeletplugin.Calls
+	publisher  atomic.Pointer[kubeletplugin.Publisher]
+	serving    atomic.Bool
+	registered atomic.Bool
+	endServing context.CancelCauseFunc
+}
+
+// Run serves until the context ends, then drains the calls in flight and returns. An error
+// means that the plugin could not start or can no longer serve.
+func Run(ctx context.Context, c *config.Config, version string) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	client, err := newClient(c, version)
+	if err != nil {
+		return err
+	}
+	a := &Agent{config: c, version: version, client: client, metrics: metrics.New(version)}
+	web, health, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	// What serves outlives the signal: calls in flight are drained first.
+	serving, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	a.endServing = end
+	stopEvents := a.startEvents(serving)
+	defer stopEvents()
+	if err := a.build(serving); err != nil {
+		return err
+	}
+	defer a.closeLibrary(serving)
+	checks := a.checks()
+	group, serving := errgroup.WithContext(serving)
+	group.Go(func() error { return probes.ServeHTTP(serving, web, probes.Handler(a.metrics.Registry(), checks)) })
+	group.Go(func() error { return probes.ServeGRPC(serving, health, probes.NewHealth(checks)) })
+	group.Go(func() error { return a.serve(ctx, serving) })
+	err = group.Wait()
+	if cause := context.Cause(serving); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		err = cause
+	}
+	return err
+}
+
+// listen opens the probes' ports first, so that a taken port is an error at once.
+func (a *Agent) listen(ctx context.Context) (web, health net.Listener, err error) {
+	open := func(address string) (net.Listener, error) {
+		if address == "" {
+			return nil, nil
+		}
+		return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
+	if web, err = open(a.config.HTTPAddress); err != nil {
+		return nil, nil, fmt.Errorf("--http-address: %w", err)
+	}
+	if health, err = open(a.config.HealthAddress); err != nil {
+		return nil, nil, fmt.Errorf("--grpc-health-address: %w", err)
+	}
+	return web, health, nil
+}
+
+// serve is the plugin's life: recover, look at the hardware, register, publish; at the signal
+// hand over, drain, stop.
+func (a *Agent) serve(signal, serving context.Context) error {
+	defer a.endServing(nil)
+	if err := a.recover(serving); err != nil {
+		return err
+	}
+	a.firstScan(serving)
+
+	helper, err := a.register(serving)
+	if err != nil {
+		return err
+	}
+	defer helper.Stop()
+	a.serving.Store(true)
+	defer a.serving.Store(false)
+
+	work, endWork := context.WithCancel(serving)
+	defer endWork()
+	var group errgroup.Group
+	group.Go(func() error { a.catalog.Run(work, a.config.RescanInterval); return nil })
+	group.Go(func() error { return a.publish(work) })
+
+	select {
+	case <-signal.Done():
+		klog.FromContext(serving).Info("Stopping: handing over and draining calls")
+	case <-serving.Done():
+	}
+	endWork()
+	err = group.Wait()
+	drain, cancel := context.WithTimeout(serving, a.config.ShutdownDeadline)
+	defer cancel()
+	if drainErr := a.calls.Drain(drain); drainErr != nil && serving.Err() == nil {
+		klog.FromContext(serving).Error(drainErr, "Calls were still in flight at --shutdown-deadline; the kubelet will repeat them")
+	}
+	return err
+}
+
+// startEvents makes what turns happenings into Events; the returned function ends it.
+func (a *Agent) startEvents(ctx context.Context) func() {
+	lookup, cancel := context.WithTimeout(ctx, apiLimit)
+	defer cancel()
+	uid := nodeUID(lookup, a.client, a.config.NodeName)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: a.client.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "Events are not recorded")
+	}
+	recorder := broadcaster.NewRecorder(scheme.Scheme, a.config.DriverName)
+	a.reporter = report.New(recorder, a.metrics, a.config.NodeName, uid)
+	return broadcaster.Shutdown
+}
+
+// recover brings records and node together after a crash or a restart.
+func (a *Agent) recover(ctx context.Context) error {
+	found, err := a.engine.Recover(ctx)
+	if err != nil {
+		return fmt.Errorf("recover the claims of an earlier run: %w", err)
+	}
+	for _, bad := range slices.Concat(found.Quarantined, found.Unreadable) {
+		a.reporter.Quarantined(ctx, bad.Path, bad.Err)
+	}
+	klog.FromContext(ctx).Info("Recovered", "claims", found.Records)
+	a.metrics.Claims(found.Records)
+	return nil
+}
+
+// firstScan looks at the hardware, for a bounded time: the look goes on in the background.
+func (a *Agent) firstScan(ctx context.Context) {
+	done := make(chan error, 1)
+	go func() { done <- a.catalog.Refresh(ctx) }()
+	timer := time.NewTimer(firstScanLimit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "The first look at the hardware failed; it is repeated")
+		}
+	case <-timer.C:
+		klog.FromContext(ctx).Info("The hardware takes long to answer; registering without it")
+	}
+}
+
+// register starts the library's servers and waits for nothing: the kubelet comes by itself.
+func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
+	if err := os.MkdirAll(a.config.KubeletRegistryDir, 0o750); err != nil {
+		return nil, fmt.Errorf("--kubelet-registry-dir: %w", err)
+	}
+	plugin := &kubeletplugin.Plugin{
+		Planner:  a.catalog,
+		Preparer: a.engine,
+		Reporter: a.reporter,
+		Meter:    a.metrics,
+		Metadata: a.metadata(),
+		Refused: func(ctx context.Context, err error) {
+			if p := a.publisher.Load(); p != nil {
+				go p.Refused(ctx, err)
+			}
+		},
+		Fatal: func(err error) { a.endServing(err) },
+	}
+	a.calls = kubeletplugin.NewCalls(a.onRegistered)
+	options := []draplugin.Option{
+		draplugin.DriverName(a.config.DriverName),
+		draplugin.NodeName(a.config.NodeName),
+		draplugin.KubeClient(a.client),
+		draplugin.PluginDataDirectoryPath(a.config.DataDir()),
+		draplugin.RegistrarDirectoryPath(a.config.KubeletRegistryDir),
+		draplugin.CDIDirectory(a.config.CDIDir),
+		draplugin.Serialize(false),
+		draplugin.HealthService(false),
+		draplugin.GRPCInterceptor(a.calls.Intercept),
+	}
+	if a.config.PodUID != "" {
+		options = append(options, draplugin.RollingUpdate(types.UID(a.config.PodUID)))
+	}
+	options = append(options, a.metadataOptions()...)
+	helper, err := draplugin.Start(ctx, plugin, options...)
+	if err != nil {
+		return nil, fmt.Errorf("start the plugin's sockets in %s and %s: %w", a.config.DataDir(), a.config.KubeletRegistryDir, err)
+	}
+	api := newSliceClient(a.client, helper, a.config.DriverName, a.config.NodeName)
+	publisher := kubeletplugin.NewPublisher(api, a.reporter, a.metrics)
+	publisher.Set(a.catalog.View().Resources)
+	a.publisher.Store(publisher)
+	// A scan may have ended between the view's reading and the publisher's storing.
+	publisher.Set(a.catalog.View().Resources)
+	return helper, nil
+}
+
+// onRegistered notes that the kubelet took the plugin. The kubelet may just have started and
+// wiped the node's slices, so they are published again.
+func (a *Agent) onRegistered() {
+	a.registered.Store(true)
+	a.metrics.Registered(true)
+	if p := a.publisher.Load(); p != nil {
+		p.Again()
+	}
+}
+
+// changed hands a new view's slices to the publisher.
+func (a *Agent) changed(view *catalog.View) {
+	if p := a.publisher.Load(); p != nil {
+		p.Set(view.Resources)
+	}
+}
+
+// publish waits until no other instance publishes, then does.
+func (a *Agent) publish(ctx context.Context) error {
+	lease, err := a.locks.WaitLease(ctx, publisherLease)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("lease of the publishing instance: %w", err)
+	}
+	defer lease.Release()
+	klog.FromContext(ctx).Info("This instance publishes the node's slices")
+	a.publisher.Load().Run(ctx)
+	return nil
+}
+
+// checks are the questions of the probes.
+func (a *Agent) checks() probes.Checks {
+	return probes.Checks{
+		Live: []probes.Check{{Name: "sockets", Ask: a.callOwnSocket}},
+		Ready: []probes.Check{
+			{Name: "kubelet registration", Ask: func(context.Context) error {
+				if a.registered.Load() {
+					return nil
+				}
+				return fmt.Errorf("the kubelet has not registered this plugin yet: see that it watches %s", a.config.KubeletRegistryDir)
+			}},
+			{Name: "ResourceSlices", Ask: func(context.Context) error {
+				if p := a.publisher.Load(); p != nil {
+					return p.Ready()
+				}
+				return kubeletplugin.ErrNotYet
+			}},
+		},
+		Notes: []probes.Check{{Name: "GPU driver", Ask: a.driverNote}},
+	}
+}
+
+// driverNote says what is missing of the GPU driver.
+func (a *Agent) driverNote(context.Context) error {
+	snapshot := a.catalog.View().Snapshot
+	if !snapshot.Driver.Present {
+		return errors.New(snapshot.Driver.Missing)
+	}
+	var sick []string
+	for _, u := range snapshot.Unusable {
+		sick = append(sick, fmt.Sprintf("GPU %s: %s", u.PCI, u.Reason))
+	}
+	if len(sick) > 0 {
+		return errors.New(strings.Join(sick, "; "))
+	}
+	return nil
+}
+
+// stateDir is a directory of the driver's state, below its data directory.
+func (a *Agent) stateDir(name string) string { return filepath.Join(a.config.DataDir(), name) }

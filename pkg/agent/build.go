@@ -1,0 +1,158 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
+	"k8s.io/klog/v2"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/cdi"
+	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
+	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/slices"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+const (
+	// closeLimit bounds the end of the NVML session when the process ends.
+	closeLimit = 5 * time.Second
+	// lockWait bounds every wait for a lock, under the kubelet's 45 s.
+	lockWait = 40 * time.Second
+)
+
+// build makes every part from the configuration. Directories and the CDI hook are made; no
+// hardware is looked at and nothing runs yet.
+func (a *Agent) build(ctx context.Context) error {
+	c := a.config
+	if err := os.MkdirAll(c.DataDir(), 0o750); err != nil {
+		return fmt.Errorf("--kubelet-plugins-dir: %w", err)
+	}
+	hook, err := installHook(c.CDIHook, c.DataDir())
+	if err != nil {
+		return err
+	}
+	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container})
+	tree := sysfs.New(c.SysRoot, c.ProcRoot)
+	if a.locks, err = lock.Open(a.stateDir("locks"), lock.Options{MaxWait: lockWait}); err != nil {
+		return fmt.Errorf("directory of locks: %w", err)
+	}
+	a.catalog = catalog.New(catalog.Config{
+		DriverName: c.DriverName,
+		Pool:       c.NodeName,
+		Scanner:    inventory.NewScanner(a.library, tree),
+		Memory:     topology.Store{Path: a.stateDir("nvlink.json")},
+		Derive:     derive(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes),
+		Reporter:   a.reporter,
+		Meter:      a.metrics,
+		Changed:    a.changed,
+	})
+	return a.buildEngine(ctx, tree, hook)
+}
+
+// buildEngine makes what prepares claims.
+func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) error {
+	c := a.config
+	host := &cdi.Host{
+		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
+		Majors: tree,
+		Stat:   cdi.Lstat,
+	}
+	dir, err := cdi.Open(c.CDIDir, c.DriverName, host)
+	if err != nil {
+		return fmt.Errorf("--cdi-dir: %w", err)
+	}
+	store, err := journal.Open(a.stateDir("claims"))
+	if err != nil {
+		return fmt.Errorf("directory of claim records: %w", err)
+	}
+	boot, err := bootID(c.ProcRoot)
+	if err != nil {
+		return err
+	}
+	a.engine, err = prepare.New(prepare.Config{
+		Journal: store,
+		Locks:   a.locks,
+		Specs:   dir,
+		Base: cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
+			DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
+			HookPath:      hook,
+			DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
+			Logger:        klog.FromContext(ctx),
+		}}),
+		HoldersDir: a.stateDir("holders"),
+		BootID:     boot,
+		Handlers:   map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
+		HolderWait: c.HolderWait,
+	})
+	return err
+}
+
+// derive binds the pure functions that make devices and slices to this node's settings.
+func derive(pool string, vocabulary device.Vocabulary, lists bool) catalog.Derive {
+	var options []device.Option
+	if lists {
+		options = append(options, device.WithLists())
+	}
+	return func(s inventory.Snapshot, a topology.Assignment) catalog.Derived {
+		devices := device.FromSnapshot(s, a, options...)
+		built := slices.Build(slices.Input{Devices: devices, Topology: a, Vocabulary: vocabulary})
+		return catalog.Derived{Devices: devices, Resources: built.Resources(pool), Omissions: built.Omissions}
+	}
+}
+
+// commonEdits lends the process's one NVML library to the toolkit for the time of a call.
+type commonEdits struct {
+	library *nvml.Library
+	config  nvidia.Config
+}
+
+// Fingerprint implements cdi.CommonSource.
+func (c *commonEdits) Fingerprint() (string, error) { return nvidia.New(c.config).Fingerprint() }
+
+// CommonEdits implements cdi.CommonSource.
+func (c *commonEdits) CommonEdits(ctx context.Context) (edits *specs.ContainerEdits, err error) {
+	err = c.library.Use(ctx, "common CDI edits", func(api nvml.API) error {
+		config := c.config
+		config.Library = nvcdi.WithNvmlLib(api)
+		found, err := nvidia.New(config).CommonEdits(ctx)
+		edits = found
+		return err
+	})
+	return edits, err
+}
+
+// closeLibrary gives the driver's device nodes back.
+func (a *Agent) closeLibrary(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	if err := a.library.Close(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "The GPU driver's library was not closed")
+	}
+}
+
+// bootID reads the kernel's id of this boot. It is not part of the simulated or mounted /proc
+// of every node, so the process's own is taken where the given tree has none.
+func bootID(procRoot string) (string, error) {
+	const name = "sys/kernel/random/boot_id"
+	text, err := os.ReadFile(filepath.Join(procRoot, name))
+	if os.IsNotExist(err) {
+		text, err = os.ReadFile(filepath.Join("/proc", name))
+	}
+	if err != nil {
+		return "", fmt.Errorf("boot id of the kernel: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	metadatav1alpha1 "k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1"
+	metadatav1beta1 "k8s.io/dynamic-resource-allocation/api/metadata/v1beta1"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/prepare"
+)
+
+// metadata tells containers of their devices (KEP-5304): all that is published, and the index
+// and minor number of this moment, which are too unstable to publish.
+func (a *Agent) metadata() func(prepare.Prepared) *draplugin.DeviceMetadata {
+	if !a.config.DeviceMetadata {
+		return nil
+	}
+	return func(p prepare.Prepared) *draplugin.DeviceMetadata {
+		known, ok := a.catalog.View().Devices[p.Device]
+		if !ok {
+			return nil
+		}
+		published, _ := known.Publish(device.VocabularyFull)
+		attributes := make(map[string]resourceapi.DeviceAttribute, len(published.Attributes)+2)
+		for name, value := range published.Attributes {
+			attributes[string(name)] = value
+		}
+		if gpu, ok := known.(device.GPU); ok {
+			index, minor := int64(gpu.Hardware().Index), int64(gpu.Minor())
+			attributes["index"] = resourceapi.DeviceAttribute{IntValue: &index}
+			attributes["minor"] = resourceapi.DeviceAttribute{IntValue: &minor}
+		}
+		return &draplugin.DeviceMetadata{Attributes: attributes}
+	}
+}
+
+// metadataOptions switch the library's metadata on. Its files are written without fsync: they
+// are derived, and every prepare after a reboot derives them again.
+func (a *Agent) metadataOptions() []draplugin.Option {
+	if !a.config.DeviceMetadata {
+		return nil
+	}
+	versions := []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion, metadatav1alpha1.SchemeGroupVersion}
+	return []draplugin.Option{
+		draplugin.EnableDeviceMetadata(true, versions),
+		draplugin.MetadataFileOps(draplugin.MetadataFileOperations{WriteFile: replaceFile}),
+	}
+}
+
+// replaceFile writes a file so that readers see the old or the new content, without waiting for
+// the disk.
+func replaceFile(name string, data []byte, perm os.FileMode) error {
+	// The runtime reads specs by their .json ending, so a temporary file must not have it.
+	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*.tmp")
+	if err != nil {
+		return fmt.Errorf("write metadata: %w", err)
+	}
+	_, err = temp.Write(data)
+	if err == nil {
+		err = temp.Chmod(perm)
+	}
+	if closeErr := temp.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temp.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(temp.Name())
+		return fmt.Errorf("write metadata: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+// Package catalog keeps the one current view of the node: what the last scan found, the NVLink
+// domains and devices that follow from it, and the slices to publish. It is for the plugin,
+// which looks devices up, and for the publisher, which is told of changes. It must not know how
+// hardware is read, how a device is published, or the API server.
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+// Scanner looks at the hardware; inventory.Scanner is one.
+type Scanner interface {
+	Scan(ctx context.Context) (inventory.Snapshot, error)
+}
+
+// Memory keeps the NVLink topology at full health; topology.Store is one.
+type Memory interface {
+	Load() (topology.Memory, error)
+	Save(topology.Memory) (changed bool, err error)
+}
+
+// Reporter is told what a scan found wrong.
+type Reporter interface {
+	Hardware(ctx context.Context, snapshot inventory.Snapshot)
+	Omitted(ctx context.Context, omissions []device.Omission)
+}
+
+// Meter counts scans and devices.
+type Meter interface {
+	Scan(took time.Duration, driverUp bool, unusable int)
+	Devices(byType map[string]int)
+}
+
+// Derive makes devices and slices from a snapshot. It is pure.
+type Derive func(inventory.Snapshot, topology.Assignment) Derived
+
+// Derived is what follows from a snapshot.
+type Derived struct {
+	Devices   []device.Device
+	Resources resourceslice.DriverResources
+	Omissions []device.Omission
+}
+
+// View is the node at one moment. It is never changed.
+type View struct {
+	Snapshot   inventory.Snapshot
+	Assignment topology.Assignment
+	// Devices by name.
+	Devices   map[string]device.Device
+	Resources resourceslice.DriverResources
+}
+
+// Config is what a Catalog works with.
+type Config struct {
+	DriverName string
+	// Pool is the name of the node's pool.
+	Pool     string
+	Scanner  Scanner
+	Memory   Memory
+	Derive   Derive
+	Reporter Reporter
+	Meter    Meter
+	// Changed is called after each scan with its view. It must not block.
+	Changed func(*View)
+}
+
+// Catalog is safe for concurrent use.
+type Catalog struct {
+	Config
+	view atomic.Pointer[View]
+
+	// turn is taken by whoever scans; what is below belongs to its holder.
+	turn   chan struct{}
+	began  time.Time
+	err    error
+	memory *topology.Memory
+}
+
+// New makes a catalog that has not looked yet: its view is a node without a driver.
+func New(config Config) *Catalog {
+	c := &Catalog{Config: config, turn: make(chan struct{}, 1)}
+	c.view.Store(&View{Snapshot: inventory.Snapshot{Driver: inventory.Driver{Missing: "the hardware was not looked at yet"}}})
+	return c
+}
+
+// View is the node as it was last seen.
+func (c *Catalog) View() *View { return c.view.Load() }
+
+// Plan makes a claim's plan with the devices of the current view.
+func (c *Catalog) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
+	plan, err := claims.Build(claim, c.DriverName, c.Pool, c.View().Devices)
+	if err != nil {
+		return claims.Plan{}, err
+	}
+	return plan, claims.RefuseSharing(plan)
+}
+
+// Refresh looks at the hardware and returns when a look that began after the call has ended.
+// Callers that come while one is under way share the next.
+func (c *Catalog) Refresh(ctx context.Context) error {
+	asked := time.Now()
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a scan of the hardware: %w", ctx.Err())
+	}
+	defer func() { <-c.turn }()
+	if c.began.After(asked) {
+		return c.err
+	}
+	c.began = time.Now()
+	c.err = c.look(ctx)
+	return c.err
+}
+
+// look scans, derives and tells. A scan that was cut short leaves the view as it is.
+func (c *Catalog) look(ctx context.Context) error {
+	logger := klog.FromContext(ctx)
+	begin := time.Now()
+	snapshot, err := c.Scanner.Scan(ctx)
+	if err != nil {
+		return err
+	}
+	c.Meter.Scan(time.Since(begin), snapshot.Driver.Present, len(snapshot.Unusable))
+	for _, change := range inventory.Diff(c.View().Snapshot, snapshot) {
+		logger.Info("Hardware changed", "change", change)
+	}
+	assignment := c.resolve(ctx, snapshot)
+	derived := c.Derive(snapshot, assignment)
+	view := &View{
+		Snapshot:   snapshot,
+		Assignment: assignment,
+		Devices:    make(map[string]device.Device, len(derived.Devices)),
+		Resources:  derived.Resources,
+	}
+	count := map[string]int{}
+	for _, d := range derived.Devices {
+		view.Devices[d.Name()] = d
+		count[string(d.Kind())]++
+	}
+	c.view.Store(view)
+	c.Meter.Devices(count)
+	c.Reporter.Hardware(ctx, snapshot)
+	c.Reporter.Omitted(ctx, derived.Omissions)
+	c.Changed(view)
+	return nil
+}
+
+// resolve places the GPUs in NVLink domains and keeps what must be remembered. Without its
+// memory a node whose GPUs are all there gets the same domains, so a fault of the file is
+// logged and the node served. An absent driver says nothing about the topology.
+func (c *Catalog) resolve(ctx context.Context, snapshot inventory.Snapshot) topology.Assignment {
+	logger := klog.FromContext(ctx)
+	if c.memory == nil {
+		memory, err := c.Memory.Load()
+		if err != nil {
+			logger.Error(err, "The remembered NVLink topology cannot be used; starting from what is there now")
+		}
+		c.memory = &memory
+	}
+	assignment, next := topology.Resolve(snapshot, *c.memory)
+	if !snapshot.Driver.Present {
+		return assignment
+	}
+	if _, err := c.Memory.Save(next); err != nil {
+		logger.Error(err, "The NVLink topology cannot be stored; trying again at the next scan")
+	}
+	c.memory = &next
+	return assignment
+}
+
+// Run looks again at every interval until the context ends.
+func (c *Catalog) Run(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Scan failed")
+			}
+		}
+	}
+}
