@@ -28,6 +28,7 @@ type child func(lib nvml.Interface, args []string) (any, error)
 func children() map[string]child {
 	return map[string]child{
 		"dump": dumpChild,
+		"live": liveChild,
 	}
 }
 

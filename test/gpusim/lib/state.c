@@ -1,6 +1,6 @@
 /*
- * Maps the shared state file. A mapping lives as long as the process: a thread may sleep
- * on it while another shuts the library down and starts it again.
+ * Maps the shared state file. A mapping lives until the library is unloaded, not until
+ * nvmlShutdown: a thread may sleep on it while another shuts down and starts again.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -55,6 +55,23 @@ static struct sim_node *map_state(int fd, int writable)
 	return NULL;
 }
 
+/* Whether fd is the file that is mapped already. */
+static int same_instance(int fd)
+{
+	uint64_t id = 0;
+	if (state.node == NULL || pread(fd, &id, sizeof(id), offsetof(struct sim_node, instance_id)) != (ssize_t)sizeof(id))
+		return 0;
+	return id == state.node->instance_id;
+}
+
+__attribute__((destructor)) static void unload(void)
+{
+	if (state.node != NULL)
+		munmap(state.node, sizeof(*state.node));
+	if (state.fd >= 0)
+		close(state.fd);
+}
+
 nvmlReturn_t sim_state_open(void)
 {
 	char path[PATH_MAX];
@@ -64,12 +81,16 @@ nvmlReturn_t sim_state_open(void)
 	int fd = open_state(path, &writable);
 	if (fd < 0)
 		return errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
+	if (same_instance(fd)) {
+		close(fd);
+		return NVML_SUCCESS;
+	}
 	struct sim_node *node = map_state(fd, writable);
 	if (node == NULL) {
 		close(fd);
 		return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 	}
-	/* The former mapping stays, see above; only its descriptor goes. */
+	/* The mapping of a node that was made anew stays, see above; only its descriptor goes. */
 	if (state.fd >= 0)
 		close(state.fd);
 	state.fd = fd;

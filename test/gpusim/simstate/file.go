@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -51,6 +52,7 @@ func Create(path string, node *Node) error {
 		return fmt.Errorf("read state file %s: %w", path, err)
 	}
 	node.Generation = view(previous).Generation + 1
+	node.InstanceID = rand.Uint64()
 	if _, err := file.WriteAt(bytesOf(node), 0); err != nil {
 		return fmt.Errorf("write state file %s: %w", path, err)
 	}

@@ -82,6 +82,8 @@ type Node struct {
 	Magic         uint64
 	LayoutVersion uint32
 	Size          uint32
+	// InstanceID is drawn when the file is written, to tell it from its predecessor.
+	InstanceID uint64
 	// Generation counts mutations; caches compare it.
 	Generation uint64
 	GPUCount   uint32

@@ -16,7 +16,7 @@ static void print_head(void)
 	NVML(nvmlSystemGetDriverVersion, driver, sizeof(driver));
 	NVML(nvmlSystemGetCudaDriverVersion_v2, &cuda);
 	printf(TOP);
-	printf("| NVIDIA-SMI %-22s Driver Version: %-22s CUDA Version: %d.%-5d |\n", "(simulated)", driver, cuda / 1000, cuda % 1000 / 10);
+	printf("| NVIDIA-SMI %-15s Driver Version: %-24s CUDA Version: %2d.%-4d |\n", "(simulated)", driver, cuda / 1000, cuda % 1000 / 10);
 	printf(LINE);
 	printf("| GPU  Name                 Persistence-M | Bus-Id                 | Compute M.    MIG M. |\n");
 	printf("|      Temp   Pwr:Usage/Cap               |           Memory-Usage |             GPU-Util |\n");
@@ -47,9 +47,9 @@ static void print_gpu(const struct smi_gpu *gpu)
 		mig = current ? "Enabled" : "Disabled";
 	if (NVML(nvmlDeviceGetMemoryInfo_v2, gpu->device, &memory) == NVML_SUCCESS)
 		snprintf(used, sizeof(used), "%lluMiB / %lluMiB", memory.used >> 20, memory.total >> 20);
-	printf("| %3u  %-28.28s %5s | %-22s | %-12.12s %8s |\n", gpu->index, name, persistence ? "On" : "Off", pci.busId,
+	printf("| %3u  %-28.28s %5s | %-22s | %-11.11s %8s |\n", gpu->index, name, persistence ? "On" : "Off", pci.busId,
 		smi_compute_mode_name(mode), mig);
-	printf("|      %3dC   %5uW / %5uW              | %22s | %19u%% |\n", temperature.temperature, power / 1000, limit / 1000, used, use.gpu);
+	printf("|      %3dC   %5uW / %5uW             | %22s | %19u%% |\n", temperature.temperature, power / 1000, limit / 1000, used, use.gpu);
 	printf(LINE);
 }
 
