@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // The marks in a process's environment.
@@ -64,7 +65,7 @@ func (t Table) Scan(owner string) ([]Process, error) {
 }
 
 func (t Table) read(pid int) (Process, bool) {
-	environ, err := os.ReadFile(filepath.Join(t.Root, strconv.Itoa(pid), "environ"))
+	environ, err := t.environ(pid)
 	if err != nil || !bytes.Contains(environ, []byte(ownerKey+"=")) {
 		return Process{}, false
 	}
@@ -87,6 +88,35 @@ func (t Table) read(pid int) (Process, bool) {
 	return p, true
 }
 
+// environ reads a process's environment. In the middle of an exec it is empty for a moment,
+// and what is started here goes through several: an empty one of a young process is read
+// again, so that nothing of ours is overlooked and started twice.
+func (t Table) environ(pid int) ([]byte, error) {
+	file := filepath.Join(t.Root, strconv.Itoa(pid), "environ")
+	raw, err := os.ReadFile(file)
+	for tries := 0; err == nil && len(raw) == 0 && tries < 100 && t.young(pid); tries++ {
+		time.Sleep(2 * time.Millisecond)
+		raw, err = os.ReadFile(file)
+	}
+	return raw, err
+}
+
+// young tells whether a program, not a kernel thread, was started in the last ten seconds.
+func (t Table) young(pid int) bool {
+	s, err := t.stat(pid)
+	if err != nil || s.zombie || s.kernel {
+		return false
+	}
+	raw, err := os.ReadFile(filepath.Join(t.Root, "uptime"))
+	if err != nil {
+		return false
+	}
+	uptime, err := strconv.ParseFloat(strings.Split(string(raw)+" ", " ")[0], 64)
+	// The kernel counts start times in hundredths of a second towards programs, on every
+	// architecture that Kubernetes runs on.
+	return err == nil && uptime-float64(s.start)/100 < 10
+}
+
 // Alive tells whether this very process still runs.
 func (t Table) Alive(p Process) bool {
 	s, err := t.stat(p.PID)
@@ -95,6 +125,7 @@ func (t Table) Alive(p Process) bool {
 
 type stat struct {
 	zombie  bool
+	kernel  bool // a kernel thread
 	session int
 	start   uint64
 }
@@ -108,7 +139,7 @@ func (t Table) stat(pid int) (stat, error) {
 }
 
 // parseStat reads proc_pid_stat(5): the name is in parentheses and may itself hold spaces
-// and parentheses; after it come state (field 3), session (6) and starttime (22).
+// and parentheses; after it come state (field 3), session (6), flags (9) and starttime (22).
 func parseStat(raw string) (stat, error) {
 	end := strings.LastIndexByte(raw, ')')
 	if end < 0 {
@@ -122,11 +153,18 @@ func parseStat(raw string) (stat, error) {
 	if err != nil {
 		return stat{}, fmt.Errorf("%w: session: %w", errStat, err)
 	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	if err != nil {
+		return stat{}, fmt.Errorf("%w: flags: %w", errStat, err)
+	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
 		return stat{}, fmt.Errorf("%w: starttime: %w", errStat, err)
 	}
-	return stat{zombie: fields[0] == "Z" || fields[0] == "X", session: session, start: start}, nil
+	const kernelThread = 0x00200000 // PF_KTHREAD
+	return stat{
+		zombie: fields[0] == "Z" || fields[0] == "X", kernel: flags&kernelThread != 0, session: session, start: start,
+	}, nil
 }
 
 // RSS is the process's resident memory in bytes, 0 where it cannot be read.
