@@ -1,6 +1,7 @@
 package device
 
 import (
+	"slices"
 	"strings"
 
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
@@ -56,6 +57,9 @@ func minimalNames() []string {
 	return []string{"type", "uuid", "parentUUID", "productName", "profile", "memory", "multiprocessors", "nvlinkDomain"}
 }
 
+// InMinimal tells whether the minimal vocabulary has an attribute or a capacity.
+func InMinimal(name string) bool { return slices.Contains(minimalNames(), name) }
+
 // attr writes the selector of an optional attribute. Selectors guard against absent values:
 // an unguarded one ends the scheduling of the pod on every node of the cluster.
 func attr(name, fallback, rest string) string {
@@ -72,12 +76,8 @@ const noVersion = `semver("0.0.0")`
 // Attributes describes everything that is published, in the order of the reference page.
 func Attributes() []Attribute {
 	all := append(productAttributes(), append(nvlinkAttributes(), placeAttributes()...)...)
-	minimal := map[string]bool{}
-	for _, name := range minimalNames() {
-		minimal[name] = true
-	}
 	for i := range all {
-		all[i].Kinds, all[i].Minimal = []Kind{KindGPU}, minimal[all[i].Name]
+		all[i].Kinds, all[i].Minimal = []Kind{KindGPU}, InMinimal(all[i].Name)
 	}
 	return all
 }

@@ -23,7 +23,7 @@ func render(name string, vocabulary Vocabulary) *rendering {
 }
 
 func (r *rendering) published(name string) bool {
-	return r.vocabulary != VocabularyMinimal || slices.Contains(minimalNames(), name)
+	return r.vocabulary != VocabularyMinimal || InMinimal(name)
 }
 
 func (r *rendering) add(name, shown string, value resourceapi.DeviceAttribute) {
