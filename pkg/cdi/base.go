@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -41,7 +40,8 @@ type Base struct {
 	dir    *Dir
 	source CommonSource
 
-	mu   sync.Mutex
+	// turn is full while somebody works on the spec; last belongs to whoever has the turn.
+	turn chan struct{}
 	last written
 }
 
@@ -55,7 +55,7 @@ type written struct {
 
 // NewBase returns the keeper of the directory's base spec.
 func NewBase(dir *Dir, source CommonSource) *Base {
-	return &Base{dir: dir, source: source}
+	return &Base{dir: dir, source: source, turn: make(chan struct{}, 1)}
 }
 
 // Ensure makes the base spec exist and be right: it is written at the first call, when what it
@@ -63,9 +63,36 @@ func NewBase(dir *Dir, source CommonSource) *Base {
 // that costs a few looks at the file system. An incomplete spec is never written. Errors:
 // *NodeError, *MissingLibraryError, those of the source and of the file system; all may be
 // gone at the next try.
+//
+// The source may hang in the GPU driver: the wait for it, and for another call that hangs
+// there, ends with the context.
 func (b *Base) Ensure(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	return b.inTurn(ctx, b.ensure)
+}
+
+// inTurn runs work when nobody else works on the spec. The turn is given back when the work
+// ends, which may be after its caller has gone.
+func (b *Base) inTurn(ctx context.Context, work func(context.Context) error) error {
+	select {
+	case b.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the base CDI spec: %w", ctx.Err())
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := work(ctx)
+		<-b.turn
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the driver's files for containers: %w", ctx.Err())
+	}
+}
+
+func (b *Base) ensure(ctx context.Context) error {
 	now, err := b.look(ctx)
 	if err != nil {
 		return err
@@ -153,12 +180,12 @@ func (b *Base) render(edits *specs.ContainerEdits, nodes []*specs.DeviceNode) ([
 }
 
 // Remove removes the base spec; for an uninstall.
-func (b *Base) Remove() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.last = written{}
-	if err := os.Remove(b.dir.basePath()); err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("remove the base CDI spec: %w", err)
-	}
-	return nil
+func (b *Base) Remove(ctx context.Context) error {
+	return b.inTurn(ctx, func(context.Context) error {
+		b.last = written{}
+		if err := os.Remove(b.dir.basePath()); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("remove the base CDI spec: %w", err)
+		}
+		return nil
+	})
 }

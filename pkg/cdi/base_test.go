@@ -1,11 +1,13 @@
 package cdi
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -135,13 +137,32 @@ func TestBaseRemove(t *testing.T) {
 	b := NewBase(n.dir, s)
 	must(t, b.Ensure(t.Context()))
 	for range 2 {
-		must(t, b.Remove())
+		must(t, b.Remove(t.Context()))
 	}
 	if n.read(t, baseFile) != "" {
 		t.Error("the base spec is still there")
 	}
 	must(t, b.Ensure(t.Context()))
 	n.inject(t, n.dir.BaseID())
+}
+
+// A source that hangs in the driver holds nobody longer than the caller's time.
+func TestHangingSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, s := newNode(t), newSource()
+		s.hang = make(chan struct{})
+		b := NewBase(n.dir, s)
+		for _, want := range []string{"driver's files", "wait for the base"} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := b.Ensure(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		close(s.hang)
+		must(t, b.Ensure(t.Context()))
+		n.inject(t, n.dir.BaseID())
+	})
 }
 
 func BenchmarkBaseUnchanged(b *testing.B) {

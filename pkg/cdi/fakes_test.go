@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	oci "github.com/opencontainers/runtime-spec/specs-go"
+	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/types"
 	library "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/specs-go"
@@ -33,6 +34,8 @@ type node struct {
 func char(major, minor uint32) NodeStat {
 	return NodeStat{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666, Major: major, Minor: minor}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newNode(t testing.TB) *node {
 	t.Helper()
@@ -107,6 +110,8 @@ type source struct {
 	edits       specs.ContainerEdits
 	err         error
 	calls       int
+	// hang, when set, is waited for.
+	hang chan struct{}
 }
 
 func newSource() *source {
@@ -125,6 +130,9 @@ func (s *source) Fingerprint() (string, error) { return s.fingerprint, s.err }
 
 func (s *source) CommonEdits(context.Context) (*specs.ContainerEdits, error) {
 	s.calls++
+	if s.hang != nil {
+		<-s.hang
+	}
 	edits := s.edits
 	return &edits, nil
 }

@@ -65,7 +65,8 @@ type Step struct {
 	Kind string `json:"kind"`
 	// Params are the executor's own, enough to do and to undo the step.
 	Params jsontext.Value `json:"params"`
-	// Done is set when the step was done; without it the step may still have been done.
+	// Done is set when the step was done. Without it the step may still have been done; and in
+	// a record that is only started, an undo that was cut short may have taken it back.
 	Done bool `json:"done,omitzero"`
 	// Output is what doing the step gave, such as the ids of a created instance.
 	Output jsontext.Value `json:"output,omitzero"`

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -218,8 +219,14 @@ func (s *Store) List() ([]*Record, []Bad, error) {
 	return records, bad, nil
 }
 
-// isTemp tells the names that renameio gives to files that are being written.
-func isTemp(name string) bool { return strings.HasPrefix(name, ".") }
+// isTemp tells the names that renameio gives to files that are being written: a dot, the name
+// and a random number.
+func isTemp(name string) bool {
+	rest, dot := strings.CutPrefix(name, ".")
+	uid, number, json := strings.Cut(rest, suffix)
+	_, err := strconv.ParseUint(number, 10, 64)
+	return dot && json && err == nil && CheckUID(types.UID(uid)) == nil
+}
 
 // sweep removes temporary files last written before the given time. One that cannot be removed
 // is litter, not a reason to refuse the start.

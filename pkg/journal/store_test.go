@@ -264,13 +264,13 @@ func TestNewerFormatIsLeftAlone(t *testing.T) {
 
 func TestForeignNamesAreReported(t *testing.T) {
 	s := open(t)
-	for _, name := range []string{"README", "-x.json", "a b.json"} {
+	for _, name := range []string{"README", "-x.json", "a b.json", ".hidden", ".x.json"} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	records, bad, err := s.List()
-	if err != nil || records != nil || len(bad) != 3 {
+	if err != nil || records != nil || len(bad) != 5 {
 		t.Fatalf("List: %v, %v, %v", records, bad, err)
 	}
 	for _, b := range bad {
@@ -363,23 +363,25 @@ func TestMessagesSayWhatToDo(t *testing.T) {
 func TestOpenSweepsOldTemporaryFiles(t *testing.T) {
 	s := open(t)
 	save(t, s, someRecord(someUID))
-	old, fresh := filepath.Join(s.dir, "."+string(someUID)+".json123"), filepath.Join(s.dir, ".x.json9")
-	for _, p := range []string{old, fresh} {
-		if err := os.WriteFile(p, []byte("half"), 0o600); err != nil {
+	past := time.Now().Add(-time.Hour)
+	for name, modified := range map[string]time.Time{
+		"." + string(someUID) + ".json123": past, ".x.json9": time.Now(), ".foreign": past,
+	} {
+		path := filepath.Join(s.dir, name)
+		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	past := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(old, past, past); err != nil {
-		t.Fatal(err)
+		if err := os.Chtimes(path, modified, modified); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := Open(s.dir); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{".x.json9", string(someUID) + ".json"}, files(t, s)); diff != "" {
+	if diff := cmp.Diff([]string{".foreign", ".x.json9", string(someUID) + ".json"}, files(t, s)); diff != "" {
 		t.Error(diff)
 	}
-	if records, bad, err := s.List(); len(records) != 1 || bad != nil || err != nil {
+	if records, bad, err := s.List(); len(records) != 1 || len(bad) != 1 || err != nil {
 		t.Errorf("List: %v %v %v", records, bad, err)
 	}
 }

@@ -157,6 +157,9 @@ func (l *Locker) acquire(ctx context.Context, key Key) (*hold, error) {
 	if err := checkName(key.Name); err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, &TimeoutError{Key: key.Name, Err: err}
+	}
 	start := time.Now()
 	if err := l.enter(ctx, key.Name); err != nil {
 		return nil, &TimeoutError{Key: key.Name, Waited: time.Since(start), Holder: l.holder, Err: err}
@@ -171,9 +174,6 @@ func (l *Locker) acquire(ctx context.Context, key Key) (*hold, error) {
 
 // enter waits until all that came earlier in this process have left.
 func (l *Locker) enter(ctx context.Context, name string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
 	l.mu.Lock()
 	q, taken := l.queues[name]
 	if !taken {

@@ -4,18 +4,22 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/go-logr/logr"
 	"go.uber.org/goleak"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
@@ -25,7 +29,14 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	klog.SetLogger(logr.Discard())
+	// Every sequence of the model writes to a real disk. More of them: -rapid.checks=1000.
+	if err := flag.Set("rapid.checks", "20"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()
@@ -268,6 +279,7 @@ func (n *node) leftovers(t testing.TB) []string {
 	for where := range n.hw.made {
 		out = append(out, "hardware "+where)
 	}
+	slices.Sort(out)
 	return out
 }
 

@@ -72,7 +72,7 @@ func (e *Engine) prepareLocked(ctx context.Context, plan claims.Plan) ([]Prepare
 		return nil, err
 	}
 	if old == nil {
-		return e.complete(ctx, plan, wanted)
+		return e.complete(ctx, plan, wanted, false)
 	}
 	if err := swapped(old, wanted); err != nil {
 		return nil, err
@@ -87,11 +87,11 @@ func (e *Engine) prepareLocked(ctx context.Context, plan claims.Plan) ([]Prepare
 	case old.BootID != e.BootID:
 		// What the steps did is gone with the reboot; they know how to find what is not.
 		wanted.Created, wanted.Unknown = old.Created, old.Unknown
-		return e.complete(ctx, plan, wanted)
+		return e.complete(ctx, plan, wanted, true)
 	case !sameSteps(old, wanted):
 		return e.redo(ctx, plan, old, wanted)
 	}
-	return e.complete(ctx, plan, old)
+	return e.complete(ctx, plan, old, true)
 }
 
 // load gives nil where there is no usable record. One that is corrupt is set aside: only its
@@ -191,7 +191,7 @@ func (e *Engine) redo(ctx context.Context, plan claims.Plan, old, wanted *journa
 	if err := e.undoLocked(ctx, old); err != nil {
 		return nil, err
 	}
-	return e.complete(ctx, plan, wanted)
+	return e.complete(ctx, plan, wanted, false)
 }
 
 // answerAgain answers for a claim that is prepared, and makes its CDI spec anew where that is
@@ -211,8 +211,10 @@ func (e *Engine) answerAgain(ctx context.Context, plan claims.Plan, r *journal.R
 	return e.answer(plan), nil
 }
 
-// complete does what is not done of the record yet.
-func (e *Engine) complete(ctx context.Context, plan claims.Plan, r *journal.Record) ([]Prepared, error) {
+// complete does all steps of the record and answers. With resume there is a record of an
+// earlier call that was cut short, in the middle of doing or of undoing: nobody knows which of
+// its steps are done, so all are done again, which finds what is there.
+func (e *Engine) complete(ctx context.Context, plan claims.Plan, r *journal.Record, resume bool) ([]Prepared, error) {
 	if len(steps(r)) == 0 {
 		// With all known beforehand, what is missing on the host shows before anything is done.
 		devices, err := e.cdiDevices(plan, r)
@@ -232,6 +234,9 @@ func (e *Engine) complete(ctx context.Context, plan claims.Plan, r *journal.Reco
 	if err == nil {
 		return e.answer(plan), nil
 	}
+	if resume {
+		begun = steps(r)
+	}
 	// The caller's time may be up; the rollback has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -240,21 +245,18 @@ func (e *Engine) complete(ctx context.Context, plan claims.Plan, r *journal.Reco
 
 // carryOut gives the steps that were begun, for the rollback. The caller has the GPUs' locks.
 func (e *Engine) carryOut(ctx context.Context, plan claims.Plan, r *journal.Record) (begun []stepRef, err error) {
-	begun = slices.DeleteFunc(steps(r), func(s stepRef) bool { return !s.step.Done })
 	if err := context.Cause(ctx); err != nil {
-		return begun, err
+		return nil, err
 	}
 	if err := e.holders.put(r); err != nil {
-		return begun, err
+		return nil, err
 	}
 	if len(steps(r)) > 0 {
 		r.State = journal.StateStarted
 		if err := e.Journal.Save(r); err != nil {
-			return begun, err
+			return nil, err
 		}
-		did, err := e.runSteps(ctx, r)
-		begun = append(begun, did...)
-		if err != nil {
+		if begun, err = e.runSteps(ctx, r); err != nil {
 			return begun, err
 		}
 	}

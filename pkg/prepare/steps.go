@@ -60,10 +60,10 @@ type stepRun struct {
 	left  int
 }
 
-// runSteps does what is not done yet and journals each step that is done. The last needs no
-// write of its own: the caller's next one has it. It returns what was begun, in order.
+// runSteps does all steps and journals each that is done. The last needs no write of its own:
+// the caller's next one has it. It returns what was begun, in order.
 func (e *Engine) runSteps(ctx context.Context, r *journal.Record) (begun []stepRef, err error) {
-	todo := slices.DeleteFunc(steps(r), func(s stepRef) bool { return s.step.Done })
+	todo := steps(r)
 	run := &stepRun{engine: e, record: r, left: len(todo)}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, list := range byGPU(todo) {
