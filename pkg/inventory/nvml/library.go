@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -15,14 +14,9 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
-const (
-	// defaultCallTimeout leaves room below the kubelet's 45 s for a call and stays above the
-	// 10 s that lookups were seen to take on busy nodes.
-	defaultCallTimeout = 20 * time.Second
-	// retryUnseen is how often a session is opened anew for GPUs that the bus shows bound to
-	// the driver and NVML does not serve: NVML enumerates once a session.
-	retryUnseen = 30 * time.Second
-)
+// defaultCallTimeout leaves room below the kubelet's 45 s for a call and stays above the 10 s
+// that lookups were seen to take on busy nodes.
+const defaultCallTimeout = 20 * time.Second
 
 // errSessionEnded: NVML has to be initialised again, as after a reload of the kernel module.
 var errSessionEnded = errors.New("the session with the driver has ended")
@@ -49,6 +43,7 @@ type Library struct {
 	turn    chan struct{}
 	session *session
 	bound   *binding
+	renewal renewal
 }
 
 // binding is the file that this process's calls are bound to for ever.
@@ -64,8 +59,6 @@ type session struct {
 	// symbols are the calls that this driver's library has.
 	symbols map[string]bool
 	opened  time.Time
-	// unserved are the GPUs of the bus that NVML did not serve at the last reading.
-	unserved []pci.Address
 }
 
 var _ inventory.NVML = (*Library)(nil)
@@ -79,7 +72,8 @@ func New(o Options) *Library {
 }
 
 // Read reads the driver and all GPUs. It opens the library if it is not open, and again when
-// the session has ended or when onBus has GPUs that NVML does not serve. Errors: NotFoundError,
+// the session has ended or when onBus has GPUs that NVML does not serve (at once for those that
+// came since the last reading, else ever more rarely). Errors: NotFoundError,
 // UnusableError, ReplacedError, HungError, CallError or that of ctx.
 func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
 	if err := l.begin(ctx); err != nil {
@@ -96,7 +90,7 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 		}
 	}
 	if err == nil {
-		l.session.unserved = unserved(reading, onBus)
+		l.renewal.noted(unserved(reading, onBus), onBus)
 	}
 	return reading, err
 }
@@ -117,20 +111,7 @@ func (l *Library) wantsNewSession(r inventory.Reading, err error, onBus []pci.Ad
 	for _, b := range r.Boards {
 		ended = ended && errors.Is(errors.Join(b.Err, b.PCI.Err, b.UUID.Err), errSessionEnded)
 	}
-	missing := unserved(r, onBus)
-	return ended || len(missing) > 0 &&
-		(!slices.Equal(missing, l.session.unserved) || time.Since(l.session.opened) >= retryUnseen)
-}
-
-// unserved are the GPUs of the bus that a reading does not have or has lost.
-func unserved(r inventory.Reading, onBus []pci.Address) []pci.Address {
-	missing := slices.Clone(onBus)
-	for _, b := range r.Boards {
-		if usable(b) {
-			missing = slices.DeleteFunc(missing, func(a pci.Address) bool { return a == b.PCI.Value })
-		}
-	}
-	return missing
+	return ended || l.renewal.due(unserved(r, onBus), time.Since(l.session.opened))
 }
 
 // Use opens the library if need be and runs f with it under the watchdog, as a call about the

@@ -117,28 +117,24 @@ func TestPresetsAreReadAsDescribed(t *testing.T) {
 
 // The generation follows nvml.h's enumeration, where A100's 3.0 is 4 and H100's 4.0 is 6.
 func TestLinkGenerationAndBandwidth(t *testing.T) {
-	for name, c := range map[string]struct {
-		preset               string
-		raw                  int
-		generation, megabyte int
-	}{
-		"V100":               {"dgx1-v100", 2, 2, 25000},
-		"A100":               {"dgx-a100-80", 4, 3, 25000},
-		"H100":               {"hgx-h100-8", 6, 4, 25000},
-		"H100, odd driver":   {"hgx-h100-8", 7, 4, 25000},
-		"B200":               {"hgx-b200-8", 7, 5, 50000},
-		"newer than we know": {"hgx-b200-8", 99, 0, 0},
+	type speed struct{ generation, megabytes int }
+	for preset, versions := range map[string]map[int]speed{
+		"gb200-nvl72": {1: {1, 20000}, 2: {2, 25000}, 4: {3, 25000}, 6: {4, 25000}, 7: {5, 50000}, 99: {0, 0}},
+		// Some drivers give 5.0 for Hopper.
+		"hgx-h100-8": {6: {4, 25000}, 7: {4, 25000}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine(t, c.preset)
-			do(t, setLinkVersion(m.Node, c.raw))
-			got := m.scan(t)
-			n := got.GPUs[0].NVLink
-			if n.Version != c.generation || n.Links[0].BandwidthMBps != c.megabyte {
-				t.Errorf("generation %d with %d MB/s, want %d with %d", n.Version, n.Links[0].BandwidthMBps, c.generation, c.megabyte)
-			}
-			if c.generation == 0 && (len(got.Problems) == 0 || !strings.HasPrefix(got.Problems[0].Fact, "nvlink ")) {
-				t.Errorf("problems are %+v", got.Problems)
+		t.Run(preset, func(t *testing.T) {
+			m := newMachine(t, preset)
+			for raw, want := range versions {
+				do(t, setLinkVersion(m.Node, raw))
+				got := m.scan(t)
+				n := got.GPUs[0].NVLink
+				if (speed{n.Version, n.Links[0].BandwidthMBps}) != want {
+					t.Errorf("version %d is generation %d with %d MB/s, want %+v", raw, n.Version, n.Links[0].BandwidthMBps, want)
+				}
+				if known := len(got.Problems) == 0; known != (want.generation != 0) {
+					t.Errorf("version %d: problems are %+v", raw, got.Problems)
+				}
 			}
 		})
 	}
