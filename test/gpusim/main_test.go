@@ -27,8 +27,9 @@ type child func(lib nvml.Interface, args []string) (any, error)
 
 func children() map[string]child {
 	return map[string]child{
-		"dump": dumpChild,
-		"live": liveChild,
+		"dump":   dumpChild,
+		"live":   liveChild,
+		"common": commonEditsChild,
 	}
 }
 

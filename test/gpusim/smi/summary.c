@@ -16,7 +16,7 @@ static void print_head(void)
 	NVML(nvmlSystemGetDriverVersion, driver, sizeof(driver));
 	NVML(nvmlSystemGetCudaDriverVersion_v2, &cuda);
 	printf(TOP);
-	printf("| NVIDIA-SMI %-15s Driver Version: %-24s CUDA Version: %2d.%-4d |\n", "(simulated)", driver, cuda / 1000, cuda % 1000 / 10);
+	printf("| NVIDIA-SMI %-13s Driver Version: %-24s CUDA Version: %2d.%-4d |\n", "(simulated)", driver, cuda / 1000, cuda % 1000 / 10);
 	printf(LINE);
 	printf("| GPU  Name                 Persistence-M | Bus-Id                 | Compute M.    MIG M. |\n");
 	printf("|      Temp   Pwr:Usage/Cap               |           Memory-Usage |             GPU-Util |\n");
