@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -383,6 +384,71 @@ func TestOpenSweepsOldTemporaryFiles(t *testing.T) {
 	}
 	if records, bad, err := s.List(); len(records) != 1 || len(bad) != 1 || err != nil {
 		t.Errorf("List: %v %v %v", records, bad, err)
+	}
+}
+
+// Claims do not wait for each other, and no one's write is another's.
+func TestManyClaimsAtOnce(t *testing.T) {
+	s := open(t)
+	second, err := Open(s.dir) // as another process would
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			uid := types.UID(fmt.Sprintf("claim-%d", i))
+			want := someRecord(uid)
+			for range 5 {
+				want.State = StateStarted
+				err1 := s.Save(want)
+				want.State = StatePrepared
+				err2 := second.Save(want)
+				got, err3 := s.Load(uid)
+				if err := errors.Join(err1, err2, err3); err != nil {
+					t.Error(err)
+				} else if diff := cmp.Diff(want, got); diff != "" {
+					t.Error(diff)
+				}
+			}
+			if i%2 == 0 {
+				if err := second.Delete(uid); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	records, bad, err := s.List()
+	if err != nil || bad != nil || len(records) != 8 {
+		t.Errorf("%d records, bad %v, %v", len(records), bad, err)
+	}
+	for i := 1; i < len(records); i++ {
+		if records[i-1].UID >= records[i].UID {
+			t.Errorf("%s comes before %s", records[i-1].UID, records[i].UID)
+		}
+	}
+}
+
+func TestQuarantineKeepsAll(t *testing.T) {
+	s := open(t)
+	if _, err := s.Quarantine(someUID); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("set aside what is not there: %v", err)
+	}
+	seen := map[string]bool{}
+	for i := range 3 {
+		if err := os.WriteFile(s.Path(someUID), fmt.Append(nil, "bad ", i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		aside, err := s.Quarantine(someUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(aside)
+		if err != nil || string(text) != fmt.Sprint("bad ", i) || seen[aside] {
+			t.Errorf("%s holds %q, %v", aside, text, err)
+		}
+		seen[aside] = true
 	}
 }
 

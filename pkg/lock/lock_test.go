@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,10 +25,16 @@ import (
 const (
 	childDir = "LOCK_TEST_DIR"
 	childKey = "LOCK_TEST_KEY"
+	// childCount makes the child count in a file, that many times, instead.
+	childCount = "LOCK_TEST_COUNT"
 )
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
+		if n, err := strconv.Atoi(os.Getenv(childCount)); err == nil {
+			fmt.Println("counted", count(dir, n))
+			return
+		}
 		holdForever(dir, os.Getenv(childKey))
 		return
 	}
@@ -41,6 +48,29 @@ func holdForever(dir, key string) {
 	}
 	fmt.Println("held", err)
 	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// count adds to the number in a file, reading and writing it under a lock.
+func count(dir string, times int) error {
+	l, err := Open(filepath.Join(dir, "locks"), Options{})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "number")
+	for i := range times {
+		unlock, err := l.Lock(context.Background(), Key{Name: "number", Transient: i%2 == 0})
+		if err != nil {
+			return err
+		}
+		text, _ := os.ReadFile(file)
+		n, _ := strconv.Atoi(string(text))
+		err = os.WriteFile(file, []byte(strconv.Itoa(n+1)), 0o600)
+		unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func locker(t testing.TB, dir string, opts Options) *Locker {
@@ -276,6 +306,27 @@ func startChild(t *testing.T, dir, key string) *exec.Cmd {
 		t.Fatalf("the child says %q, %v", line, err)
 	}
 	return cmd
+}
+
+// Processes that count in one file lose no number, although the lock's file comes and goes.
+func TestProcessesCountTogether(t *testing.T) {
+	dir := t.TempDir()
+	const processes, times = 3, 100
+	var wg sync.WaitGroup
+	for range processes {
+		wg.Go(func() {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), childDir+"="+dir, childCount+"="+strconv.Itoa(times))
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != "counted <nil>\n" {
+				t.Errorf("%s, %v", out, err)
+			}
+		})
+	}
+	wg.Wait()
+	text, err := os.ReadFile(filepath.Join(dir, "number"))
+	if err != nil || string(text) != strconv.Itoa(processes*times) {
+		t.Errorf("counted to %s, %v", text, err)
+	}
 }
 
 func TestAnotherProcessIsKilled(t *testing.T) {
