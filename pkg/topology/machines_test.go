@@ -135,6 +135,33 @@ func TestFabricCliquesDivideANode(t *testing.T) {
 	}
 }
 
+func TestFabricsDivideANode(t *testing.T) {
+	other := inventorytest.GB200Tray()
+	other.GPUs[2].Fabric.ClusterUUID, other.GPUs[3].Fabric.ClusterUUID = "other", "other"
+	// A board that is on no fabric reaches nobody on other nodes, whatever it reaches here.
+	none := inventorytest.GB200Tray()
+	none.GPUs[3].Fabric = inventory.Fabric{}
+	for want, s := range map[string]inventory.Snapshot{"[[0 1] [2 3]]": other, "[[0 1 2]]": none} {
+		a, _ := resolve(t, s, topology.Memory{})
+		if got := fmt.Sprint(groups(a, s)); got != want {
+			t.Errorf("domains %s, want %s", got, want)
+		}
+	}
+}
+
+// Bridged boards are judged by their links, whatever they say about a fabric.
+func TestFabricDoesNotMatterToDirectLinks(t *testing.T) {
+	s := inventorytest.BridgePairs()
+	for i := range s.GPUs {
+		s.GPUs[i].Fabric = inventory.Fabric{State: inventory.FabricNotStarted, ClusterUUID: inventorytest.ClusterUUID}
+	}
+	a, _ := resolve(t, s, topology.Memory{})
+	plain, _ := resolve(t, inventorytest.BridgePairs(), topology.Memory{})
+	if diff := cmp.Diff(plain, a); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // One fabric clique whose GPUs do not reach each other here must not look like one set.
 func TestFabricNameIsGivenOnce(t *testing.T) {
 	s := inventorytest.GB200Tray()

@@ -125,6 +125,28 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// Members that all work but of which none reaches another have no domain, not one each.
+func TestDomainThatFellApart(t *testing.T) {
+	machine := inventorytest.DGXA100()
+	_, memory := resolve(t, machine, topology.Memory{})
+	broken := machine
+	for i := range machine.GPUs {
+		broken = unreadable(i)(broken)
+		for j := range i {
+			broken = unlink(i, j)(broken)
+		}
+	}
+	a, _ := resolve(t, broken, memory)
+	for at, p := range a.GPUs {
+		if p.Domain != "" || p.State != topology.PeersDown || len(p.Cliques) > 0 {
+			t.Errorf("%s: %+v", at, p)
+		}
+	}
+	if len(a.Domains) != 1 || a.Domains[0].Value != "" || len(a.Domains[0].Live) != 0 || len(a.Domains[0].Members) != 8 {
+		t.Errorf("domains %+v", a.Domains)
+	}
+}
+
 func TestDegradedStartGrowsToTheSameValue(t *testing.T) {
 	machine := inventorytest.CubeMesh()
 	want, _ := resolve(t, machine, topology.Memory{})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/operation"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	internal "k8s.io/kubernetes/pkg/apis/resource"
@@ -33,6 +34,9 @@ func validate(t *testing.T, r slices.Result) field.ErrorList {
 			t.Fatal(err)
 		}
 		errs = append(errs, validation.ValidateResourceSlice(&in)...)
+		// The rules that the API server has as declarations; both kinds report some of them.
+		create := operation.Operation{Type: operation.Create, Options: map[string]bool{"DRAPartitionableDevicesType": false}}
+		errs = append(errs, conversion.Validate_ResourceSlice(t.Context(), create, nil, object, nil)...)
 	}
 	return errs
 }
