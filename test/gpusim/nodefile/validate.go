@@ -2,6 +2,7 @@ package nodefile
 
 import (
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -124,59 +125,68 @@ func (r *resolver) fabric(path *field.Path, own *Fabric, board *Board) *Resolved
 // links runs the NVLinks; order maps positions in the file to places in PCI order.
 func (r *resolver) links(order []int) {
 	path := field.NewPath("nvlink")
-	valid := func(at *field.Path, position int) bool {
-		if position < 0 || position >= len(order) {
-			r.bad(at, position, "must be a position in gpus")
-			return false
-		}
-		if r.node.GPUs[order[position]].Board.NVLink == nil {
-			r.bad(at, position, "this GPU's board has no NVLink")
-			return false
-		}
-		return true
-	}
 	for p, plane := range r.file.NVLink.Switches {
 		for i, position := range plane {
-			if !valid(path.Child("switches").Index(p).Index(i), position) {
-				continue
-			}
-			gpu := &r.node.GPUs[order[position]]
-			for range gpu.Board.NVLink.Links {
-				gpu.Links = append(gpu.Links, Link{Peer: -1, Plane: uint32(p + 1)})
+			gpu := r.linked(path.Child("switches").Index(p).Index(i), order, position)
+			if gpu == nil || !r.attach(path.Child("switches").Index(p).Index(i), gpu, Link{Peer: -1, Plane: uint32(p + 1)}, gpu.Board.NVLink.Links) {
+				return
 			}
 		}
 	}
 	for g, group := range r.file.NVLink.Direct {
 		at := path.Child("direct").Index(g)
 		for i, a := range group.GPUs {
-			for _, b := range group.GPUs[i+1:] {
-				if !valid(at.Child("gpus").Index(i), a) || !valid(at.Child("gpus"), b) || a == b || group.Links > 36 {
-					r.bad(at, group.Links, "must connect different GPUs that have NVLink by at most 36 links")
+			for j := i + 1; j < len(group.GPUs); j++ {
+				if !r.connect(at, order, a, group.GPUs[j], group.Links) {
 					return
 				}
-				r.connect(order[a], order[b], group.Links)
 			}
 		}
 	}
-	for position, place := range order {
-		gpu := &r.node.GPUs[place]
-		if gpu.Board.NVLink == nil {
-			continue
-		}
-		if len(gpu.Links) > int(gpu.Board.NVLink.Links) {
-			r.bad(field.NewPath("gpus").Index(position), len(gpu.Links), "has more links connected than the board has")
-		}
-		for len(gpu.Links) < int(gpu.Board.NVLink.Links) {
+	for i := range r.node.GPUs {
+		gpu := &r.node.GPUs[i]
+		for gpu.Board.NVLink != nil && len(gpu.Links) < int(gpu.Board.NVLink.Links) {
 			gpu.Links = append(gpu.Links, Link{Peer: -1})
 		}
 	}
 }
 
-func (r *resolver) connect(a, b int, links uint32) {
-	for range links {
-		r.node.GPUs[a].Links = append(r.node.GPUs[a].Links, Link{Peer: b})
-		r.node.GPUs[b].Links = append(r.node.GPUs[b].Links, Link{Peer: a})
+// linked finds the GPU at a position in the file, which must have NVLink.
+func (r *resolver) linked(at *field.Path, order []int, position int) *ResolvedGPU {
+	if position < 0 || position >= len(order) {
+		r.bad(at, position, "must be a position in gpus")
+		return nil
 	}
+	gpu := &r.node.GPUs[order[position]]
+	if gpu.Board.NVLink == nil {
+		r.bad(at, position, "this GPU's board has no NVLink")
+		return nil
+	}
+	return gpu
+}
+
+// attach gives a GPU more links, as far as its board has them.
+func (r *resolver) attach(at *field.Path, gpu *ResolvedGPU, link Link, links uint32) bool {
+	if uint64(len(gpu.Links))+uint64(links) > uint64(gpu.Board.NVLink.Links) {
+		r.bad(at, links, fmt.Sprintf("gives GPU %s more links connected than the board has (%d)", gpu.PCI, gpu.Board.NVLink.Links))
+		return false
+	}
+	for range links {
+		gpu.Links = append(gpu.Links, link)
+	}
+	return true
+}
+
+func (r *resolver) connect(at *field.Path, order []int, a, b int, links uint32) bool {
+	first, second := r.linked(at.Child("gpus"), order, a), r.linked(at.Child("gpus"), order, b)
+	if first == nil || second == nil {
+		return false
+	}
+	if a == b || links == 0 {
+		r.bad(at, links, "must connect different GPUs by at least one link")
+		return false
+	}
+	return r.attach(at.Child("links"), first, Link{Peer: order[b]}, links) && r.attach(at.Child("links"), second, Link{Peer: order[a]}, links)
 }
 
 // Distance returns the PCIe level between two GPUs.

@@ -181,6 +181,7 @@ func (b *Builder) RemoveGPU(gpu *nodefile.ResolvedGPU) error {
 		os.RemoveAll(filepath.Join(b.Proc(), "driver/nvidia/gpus", address)),
 		remove(filepath.Join(b.Sys(), "bus/pci/devices", address)),
 		remove(filepath.Join(b.Sys(), "bus/pci/drivers/nvidia", address)),
+		remove(filepath.Join(b.Sys(), iommuGroup(gpu), "devices", address)),
 		os.RemoveAll(filepath.Join(b.Sys(), devicePath(gpu))),
 	)
 }

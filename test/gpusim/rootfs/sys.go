@@ -41,6 +41,10 @@ func devicePath(gpu *nodefile.ResolvedGPU) string {
 	return filepath.Join(append(parts, gpu.PCI.String())...)
 }
 
+func iommuGroup(gpu *nodefile.ResolvedGPU) string {
+	return filepath.Join("kernel/iommu_groups", strconv.Itoa(gpu.IOMMUGroup))
+}
+
 func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	dir := devicePath(gpu)
 	above := filepath.Dir(dir)
@@ -68,7 +72,7 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	}
 	up := strings.Repeat("../", strings.Count(dir, "/")+1)
 	full := filepath.Join(b.Sys(), dir)
-	group := filepath.Join("kernel/iommu_groups", strconv.Itoa(gpu.IOMMUGroup))
+	group := iommuGroup(gpu)
 	links := map[string]string{
 		filepath.Join(full, "driver"):                                      up + "bus/pci/drivers/nvidia",
 		filepath.Join(full, "iommu_group"):                                 up + group,
