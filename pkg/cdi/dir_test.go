@@ -120,7 +120,7 @@ func TestEnsureClaimRepairs(t *testing.T) {
 		{"vanished", func(t *testing.T, _ *node, path string) { must(t, os.Remove(path)) }, nil, true},
 		{"torn", func(t *testing.T, _ *node, path string) { must(t, os.Truncate(path, 20)) }, nil, true},
 		{"emptied", func(t *testing.T, _ *node, path string) { must(t, os.Truncate(path, 0)) }, nil, true},
-		{"other major after a reload of the module", func(t *testing.T, n *node, _ string) {
+		{"other major after a reload of the module", func(_ *testing.T, n *node, _ string) {
 			n.majors = map[string]uint32{"nvidia": 234}
 			n.stats["nvidia1"] = char(234, 1)
 		}, nil, true},
@@ -161,7 +161,7 @@ func TestBadNodesAreRefused(t *testing.T) {
 		{"block device", func(_ *testing.T, n *node) { s := char(195, 1); s.Mode = os.ModeDevice; n.stats["nvidia1"] = s }, "not a character device"},
 		{"other minor", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(195, 2) }, "minor number 2 instead of 1"},
 		{"other major", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(1, 1) }, "major number 1, but the kernel driver nvidia has 195"},
-		{"module not loaded", func(t *testing.T, n *node) { n.majors = map[string]uint32{"mem": 1} }, "kernel module is not loaded"},
+		{"module not loaded", func(_ *testing.T, n *node) { n.majors = map[string]uint32{"mem": 1} }, "kernel module is not loaded"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

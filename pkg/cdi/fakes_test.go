@@ -117,8 +117,10 @@ type source struct {
 func newSource() *source {
 	return &source{fingerprint: "a", edits: specs.ContainerEdits{
 		Env: []string{"NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib64"},
-		Mounts: []*specs.Mount{{HostPath: "/run/nvidia/driver/usr/lib64/libcuda.so.580.1", ContainerPath: "/usr/lib64/libcuda.so.580.1",
-			Options: []string{"ro", "nosuid", "nodev", "rbind"}}},
+		Mounts: []*specs.Mount{{
+			HostPath: "/run/nvidia/driver/usr/lib64/libcuda.so.580.1", ContainerPath: "/usr/lib64/libcuda.so.580.1",
+			Options: []string{"ro", "nosuid", "nodev", "rbind"},
+		}},
 		Hooks: []*specs.Hook{{HookName: "createContainer", Path: "/opt/nvidia-cdi-hook", Args: []string{"nvidia-cdi-hook", "update-ldcache"}}},
 		// To be ignored: numbers are looked up on the host.
 		DeviceNodes:    []*specs.DeviceNode{{Path: "/dev/nvidia-stale"}},

@@ -110,7 +110,7 @@ func Lstat(name string) (NodeStat, error) {
 	if err := unix.Lstat(name, &st); err != nil {
 		return NodeStat{}, err
 	}
-	return NodeStat{Mode: info.Mode(), Major: unix.Major(uint64(st.Rdev)), Minor: unix.Minor(uint64(st.Rdev))}, nil
+	return NodeStat{Mode: info.Mode(), Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev)}, nil
 }
 
 // Majors knows the character devices that the kernel lists in /proc/devices: sysfs.Tree.

@@ -34,8 +34,10 @@ func someRecord(uid types.UID) *Record {
 			Request: "gpu/large", Pool: "node-1", Name: "gpu-0000-1a-00-0", ShareID: &share, Kind: "gpu",
 			PCI: pci.Address{Bus: 0x1a}, GPUUUID: "GPU-5f2d7c9e-0000-4000-8000-000000000001", Partition: "1g@0",
 			CDIDeviceIDs: []string{"gpu.nvidia.com/claim=a", "gpu.nvidia.com/driver=base"},
-			Steps: []Step{{Kind: "mig-create", Params: jsontext.Value(`{"profile":14}`), Done: true,
-				Output: jsontext.Value(`{"gi":3}`)}},
+			Steps: []Step{{
+				Kind: "mig-create", Params: jsontext.Value(`{"profile":14}`), Done: true,
+				Output: jsontext.Value(`{"gi":3}`),
+			}},
 		}, {
 			Request: "admin", Pool: "node-1", Name: "gpu-0000-1b-00-0", AdminAccess: true, Kind: "gpu",
 			PCI: pci.Address{Bus: 0x1b}, GPUUUID: "GPU-5f2d7c9e-0000-4000-8000-000000000002",

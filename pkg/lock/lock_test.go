@@ -21,42 +21,56 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Environment of a child that takes a lock, says so and waits to be killed.
+// childMode tells this test binary to be another process: it works in its working directory.
 const (
-	childDir = "LOCK_TEST_DIR"
-	childKey = "LOCK_TEST_KEY"
-	// childCount makes the child count in a file, that many times, instead.
-	childCount = "LOCK_TEST_COUNT"
+	childMode  = "LOCK_TEST_CHILD"
+	modeHold   = "hold"
+	modeCount  = "count"
+	heldKey    = "claim-held"
+	countTimes = 100
 )
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(childDir); dir != "" {
-		if n, err := strconv.Atoi(os.Getenv(childCount)); err == nil {
-			fmt.Println("counted", count(dir, n))
-			return
-		}
-		holdForever(dir, os.Getenv(childKey))
-		return
+	switch os.Getenv(childMode) {
+	case modeHold:
+		holdForever()
+	case modeCount:
+		_, _ = fmt.Fprintln(os.Stdout, "counted", count(countTimes))
+	default:
+		goleak.VerifyTestMain(m)
 	}
-	goleak.VerifyTestMain(m)
 }
 
-func holdForever(dir, key string) {
-	l, err := Open(dir, Options{Holder: "the child"})
+// holdForever takes a lock, says so and waits to be killed.
+func holdForever() {
+	l, err := Open(".", Options{Holder: "the child"})
 	if err == nil {
-		_, err = l.Lock(context.Background(), Key{Name: key, Transient: true})
+		_, err = l.Lock(context.Background(), Key{Name: heldKey, Transient: true})
 	}
-	fmt.Println("held", err)
+	_, _ = fmt.Fprintln(os.Stdout, "held", err)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
+// child is this test binary as another process in the directory.
+func child(t *testing.T, dir, mode string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), childMode+"="+mode)
+	return cmd
+}
+
 // count adds to the number in a file, reading and writing it under a lock.
-func count(dir string, times int) error {
-	l, err := Open(filepath.Join(dir, "locks"), Options{})
+func count(times int) error {
+	l, err := Open("locks", Options{})
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, "number")
+	const file = "number"
 	for i := range times {
 		unlock, err := l.Lock(context.Background(), Key{Name: "number", Transient: i%2 == 0})
 		if err != nil {
@@ -285,10 +299,9 @@ func TestLockAllFreesWhatItHas(t *testing.T) {
 }
 
 // startChild runs this test binary as another process that holds the lock.
-func startChild(t *testing.T, dir, key string) *exec.Cmd {
+func startChild(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childDir+"="+dir, childKey+"="+key)
+	cmd := child(t, dir, modeHold)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -311,39 +324,37 @@ func startChild(t *testing.T, dir, key string) *exec.Cmd {
 // Processes that count in one file lose no number, although the lock's file comes and goes.
 func TestProcessesCountTogether(t *testing.T) {
 	dir := t.TempDir()
-	const processes, times = 3, 100
+	const processes = 3
 	var wg sync.WaitGroup
 	for range processes {
 		wg.Go(func() {
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), childDir+"="+dir, childCount+"="+strconv.Itoa(times))
-			if out, err := cmd.CombinedOutput(); err != nil || string(out) != "counted <nil>\n" {
+			if out, err := child(t, dir, modeCount).CombinedOutput(); err != nil || string(out) != "counted <nil>\n" {
 				t.Errorf("%s, %v", out, err)
 			}
 		})
 	}
 	wg.Wait()
 	text, err := os.ReadFile(filepath.Join(dir, "number"))
-	if err != nil || string(text) != strconv.Itoa(processes*times) {
+	if err != nil || string(text) != strconv.Itoa(processes*countTimes) {
 		t.Errorf("counted to %s, %v", text, err)
 	}
 }
 
 func TestAnotherProcessIsKilled(t *testing.T) {
 	dir := t.TempDir()
-	child := startChild(t, dir, "claim-x")
+	other := startChild(t, dir)
 	l := locker(t, dir, Options{MaxWait: 20 * time.Millisecond})
-	_, err := l.Lock(t.Context(), Key{Name: "claim-x", Transient: true})
+	_, err := l.Lock(t.Context(), Key{Name: heldKey, Transient: true})
 	timeout := new(TimeoutError)
 	if !errors.As(err, &timeout) || timeout.Holder != "the child" {
 		t.Fatalf("while the child holds it: %v", err)
 	}
-	if err := child.Process.Kill(); err != nil {
+	if err := other.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // says that it was killed
+	_ = other.Wait() // says that it was killed
 	l.maxWait = DefaultMaxWait
-	mustLock(t, l, Key{Name: "claim-x", Transient: true})()
+	mustLock(t, l, Key{Name: heldKey, Transient: true})()
 	if left := names(t, dir); left != nil {
 		t.Errorf("files left: %v", left)
 	}
@@ -351,11 +362,11 @@ func TestAnotherProcessIsKilled(t *testing.T) {
 
 func TestOpenSweepsWhatTheKilledLeft(t *testing.T) {
 	dir := t.TempDir()
-	child := startChild(t, dir, "claim-dead")
-	if err := child.Process.Kill(); err != nil {
+	other := startChild(t, dir)
+	if err := other.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait()
+	_ = other.Wait()
 	a := locker(t, dir, Options{})
 	unlock := mustLock(t, a, Key{Name: "claim-live", Transient: true})
 	if err := os.WriteFile(filepath.Join(dir, "foreign"), nil, 0o600); err != nil {

@@ -119,8 +119,10 @@ func BenchmarkRecover(b *testing.B) {
 	n := newNode(b)
 	e := n.start(b)
 	for i := range 256 {
-		must(b, e.Journal.Save(&journal.Record{UID: types.UID(fmt.Sprintf("r%d", i)), State: journal.StatePrepared,
-			Devices: []journal.Device{{Name: "gpu-1", PCI: gpu(1).Identity().PCI, AdminAccess: i > 8}}}))
+		must(b, e.Journal.Save(&journal.Record{
+			UID: types.UID(fmt.Sprintf("r%d", i)), State: journal.StatePrepared,
+			Devices: []journal.Device{{Name: "gpu-1", PCI: gpu(1).Identity().PCI, AdminAccess: i > 8}},
+		}))
 	}
 	for b.Loop() {
 		found, err := e.Recover(b.Context())

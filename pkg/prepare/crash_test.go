@@ -6,18 +6,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
-	"github.com/gpu-dra/driver/pkg/journal"
 )
 
 // mortal runs an engine that dies at the given point; 0 is never.
 func mortal(t testing.TB, n *node, at int) (*Engine, *crasher) {
 	t.Helper()
 	c := &crasher{}
+	store, specs := n.store(t), n.specs(t)
 	e := n.start(t, func(config *Config) {
-		config.Journal = mortalJournal{config.Journal.(*journal.Store), c}
-		config.Specs = mortalSpecs{config.Specs.(*cdi.Dir), c}
+		config.Journal = mortalJournal{store, c}
+		config.Specs = mortalSpecs{specs, c}
 		for kind, executor := range config.Executors {
 			config.Executors[kind] = mortalExecutor{executor, c}
 		}

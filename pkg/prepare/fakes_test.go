@@ -173,7 +173,7 @@ func (partHandler) Steps(d claims.Device) ([]journal.Step, error) {
 func (partHandler) Edits(d claims.Device, steps []journal.Step) (cdi.Edits, error) {
 	edits, err := GPUHandler{}.Edits(d, nil)
 	for _, s := range steps {
-		edits.Env = append(edits.Env, fmt.Sprintf("%s_%s=%s", s.Kind, d.Device.(board).partition, s.Output))
+		edits.Env = append(edits.Env, fmt.Sprintf("%s_%s=%s", s.Kind, d.Device.Identity().Partition, s.Output))
 	}
 	return edits, err
 }

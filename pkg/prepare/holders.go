@@ -123,8 +123,8 @@ func (h *holders) conflict(uid types.UID, wanted []claims.Device) (*HeldError, e
 // holder gives what the entry's claim has; nil when it has nothing, and then the entry is
 // removed.
 func (h *holders) holder(path string, uid types.UID) (*journal.Record, error) {
-	if err := journal.CheckUID(uid); err != nil {
-		return nil, nil // not ours
+	if ours := journal.CheckUID(uid) == nil; !ours {
+		return nil, nil
 	}
 	record, err := h.journal.Load(uid)
 	switch {

@@ -121,16 +121,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) restart() {
-	w.crash = &crasher{}
-	w.engine = w.node.start(w.t, func(c *Config) {
-		c.Journal = mortalJournal{c.Journal.(*journal.Store), w.crash}
-		c.Specs = mortalSpecs{c.Specs.(*cdi.Dir), w.crash}
-		for kind, e := range c.Executors {
-			c.Executors[kind] = mortalExecutor{e, w.crash}
-		}
-	})
-}
+func (w *world) restart() { w.engine, w.crash = mortal(w.t, w.node, 0) }
 
 func (w *world) claim(rt *rapid.T) (types.UID, *known) {
 	uid := types.UID(fmt.Sprintf("c%d", rapid.IntRange(0, 3).Draw(rt, "claim")))

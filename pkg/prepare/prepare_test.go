@@ -533,7 +533,7 @@ func TestFailingJournal(t *testing.T) {
 	for at := 1; at <= 4; at++ {
 		t.Run(fmt.Sprintf("save %d", at), func(t *testing.T) {
 			n := newNode(t)
-			e := n.start(t, func(c *Config) { c.Journal = &failing{c.Journal.(*journal.Store), at} })
+			e := n.start(t, func(c *Config) { c.Journal = &failing{n.store(t), at} })
 			// Two devices of two steps: started, three steps, prepared.
 			_, err := e.Prepare(t.Context(), plan("c1", part(1, "a"), part(2, "b")))
 			if !errors.Is(err, errDisk) {

@@ -95,8 +95,10 @@ func (s *Source) toHostView(edits *specs.ContainerEdits) (*specs.ContainerEdits,
 // watched are the directories whose entries decide what the edits hold. Installing, replacing
 // or removing a library changes the time of its directory.
 func watched() []string {
-	dirs := []string{"usr/bin", "lib/firmware/nvidia", "usr/share/nvidia", "usr/share/vulkan/icd.d", "usr/share/egl/egl_external_platform.d",
-		"usr/share/glvnd/egl_vendor.d", "etc/vulkan/icd.d"}
+	dirs := []string{
+		"usr/bin", "lib/firmware/nvidia", "usr/share/nvidia", "usr/share/vulkan/icd.d", "usr/share/egl/egl_external_platform.d",
+		"usr/share/glvnd/egl_vendor.d", "etc/vulkan/icd.d",
+	}
 	for _, lib := range []string{"lib64", "lib", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"} {
 		for _, dir := range []string{lib, "usr/" + lib} {
 			dirs = append(dirs, dir, dir+"/nvidia/current", dir+"/vdpau", dir+"/gbm")
@@ -113,8 +115,7 @@ func presence() []string {
 // Fingerprint implements cdi.CommonSource from the times of directories: about thirty looks at
 // the file system, no file is read.
 func (s *Source) Fingerprint() (string, error) {
-	sum := sha256.New()
-	fmt.Fprintln(sum, s.config.DriverVersion(), s.config.DriverRoot, s.config.HookPath)
+	seen := fmt.Appendln(nil, s.config.DriverVersion(), s.config.DriverRoot, s.config.HookPath)
 	for _, path := range append(watched(), presence()...) {
 		info, err := os.Stat(filepath.Join(s.config.DriverRoot.Container, path))
 		switch {
@@ -123,12 +124,13 @@ func (s *Source) Fingerprint() (string, error) {
 		case err != nil:
 			return "", fmt.Errorf("look at the driver root: %w", err)
 		}
-		fmt.Fprintln(sum, path)
+		seen = fmt.Appendln(seen, path)
 		if !slices.Contains(presence(), path) {
-			fmt.Fprintln(sum, info.ModTime().UnixNano(), info.Size())
+			seen = fmt.Appendln(seen, info.ModTime().UnixNano(), info.Size())
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	sum := sha256.Sum256(seen)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // logger hands the toolkit's messages on. It warns of every optional file that a driver lacks,
