@@ -14,29 +14,14 @@ import (
 // is 580.105.8+custom). Metadata rather than a pre-release: a vendor's build of 580.105.8 must
 // satisfy a selector that asks for at least that version. A leading "v" is allowed.
 func Version(text string) (string, error) {
-	rest := strings.TrimPrefix(strings.TrimSpace(text), "v")
-	var numbers [3]string
-	for i := range numbers {
-		var digits string
-		digits, rest = cutDigits(rest)
-		if digits == "" && i == 0 {
-			return "", fmt.Errorf("version %q does not start with a number", text)
-		}
-		numbers[i] = strings.TrimLeft(digits, "0")
-		if numbers[i] == "" {
-			numbers[i] = "0"
-		}
-		if i < 2 && len(rest) > 1 && rest[0] == '.' && isDigit(rest[1]) {
-			rest = rest[1:]
-		} else if i < 2 {
-			numbers[i+1] = "0"
-			if i == 0 {
-				numbers[2] = "0"
-			}
-			break
-		}
+	numbers, rest := leadingNumbers(strings.TrimPrefix(strings.TrimSpace(text), "v"))
+	if len(numbers) == 0 {
+		return "", fmt.Errorf("version %q does not start with a number", text)
 	}
-	core := strings.Join(numbers[:], ".")
+	for len(numbers) < 3 {
+		numbers = append(numbers, "0")
+	}
+	core := strings.Join(numbers, ".")
 	if _, err := semver.Parse(core); err != nil || len(core) > resourceapi.DeviceAttributeMaxValueLength {
 		return "", fmt.Errorf("version %q has a number that is too large", text)
 	}
@@ -44,6 +29,25 @@ func Version(text string) (string, error) {
 		return core + "+" + build, nil
 	}
 	return core, nil
+}
+
+// leadingNumbers cuts off up to three numbers that dots join, without leading zeros.
+func leadingNumbers(text string) (numbers []string, rest string) {
+	for {
+		var digits string
+		digits, text = cutDigits(text)
+		if digits == "" {
+			return numbers, text
+		}
+		if digits = strings.TrimLeft(digits, "0"); digits == "" {
+			digits = "0"
+		}
+		numbers = append(numbers, digits)
+		if len(numbers) == 3 || len(text) < 2 || text[0] != '.' || !isDigit(text[1]) {
+			return numbers, text
+		}
+		text = text[1:]
+	}
 }
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }

@@ -11,9 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/operation"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 	internal "k8s.io/kubernetes/pkg/apis/resource"
 	conversion "k8s.io/kubernetes/pkg/apis/resource/v1"
 	"k8s.io/kubernetes/pkg/apis/resource/validation"
+	"pgregory.net/rapid"
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
@@ -115,6 +117,29 @@ func TestOddValues(t *testing.T) {
 			t.Errorf("%q: %v", text, errs)
 		}
 	}
+}
+
+// Whatever passes the driver's own check of an attribute, the API server takes.
+func TestOwnChecksAreAsStrict(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		text := rapid.OneOf(rapid.StringN(0, 70, 80), rapid.StringMatching(`[0-9]{1,3}(\.[0-9]{1,3}){0,3}([-+][0-9A-Za-z.-]{0,9})?`)).Draw(rt, "text")
+		name := rapid.OneOf(rapid.StringMatching(`([a-z.-]{0,9}/)?[A-Za-z_][A-Za-z0-9_]{0,33}`), rapid.StringN(0, 8, 16)).Draw(rt, "name")
+		version, verr := device.Version(text)
+		value := rapid.SampledFrom([]resourceapi.DeviceAttribute{{StringValue: &text}, {VersionValue: &text}, {VersionValue: &version},
+			{StringValues: []string{text, "x"}}, {VersionValues: []string{"1.2.3", text}}, {}}).Draw(rt, "value")
+		if value.VersionValue == &version && verr == nil {
+			if err := device.CheckAttribute("version", value); err != nil {
+				rt.Fatalf("Version(%q) gives what the check refuses: %v", text, err)
+			}
+		}
+		if device.CheckAttribute(resourceapi.QualifiedName(name), value) != nil {
+			return
+		}
+		d := resourceapi.Device{Name: "gpu", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{resourceapi.QualifiedName(name): value}}
+		if errs := validate(t, slices.Result{Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{d}}}}); len(errs) > 0 {
+			rt.Fatalf("%q = %v passes here but not there: %v", name, value, errs)
+		}
+	})
 }
 
 // rogue publishes whatever it is told to.
