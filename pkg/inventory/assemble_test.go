@@ -214,3 +214,77 @@ func errorText() cmp.Option {
 		return (a == nil) == (b == nil) && (a == nil || strings.EqualFold(a.Error(), b.Error()))
 	})
 }
+
+// Any facts may be missing in any mix: each costs one problem, and the GPU stays.
+func TestEachMissingFactIsOneProblem(t *testing.T) {
+	broken := errors.New("Unknown Error")
+	rapid.Check(t, func(t *rapid.T) {
+		e := node(rapid.IntRange(1, 4).Draw(t, "GPUs"))
+		want := 0
+		miss := func(name string) error {
+			switch rapid.IntRange(0, 3).Draw(t, name) {
+			case 0:
+				want++
+				return broken
+			case 1:
+				return inventory.ErrNotSupported
+			}
+			return nil
+		}
+		for i := range e.reading.Boards {
+			b, f := &e.reading.Boards[i], &e.functions[i]
+			b.ProductName.Err, b.Brand.Err, b.Architecture.Err = miss("product"), miss("brand"), miss("architecture")
+			b.Serial.Err, b.AddressingMode.Err, b.ComputeCapability.Err = miss("serial"), miss("addressing"), miss("capability")
+			b.MemoryBytes.Err, b.ECCEnabled.Err, b.MIG.Err = miss("memory"), miss("ECC"), miss("MIG")
+			b.Links.Err, b.Peers.Err, b.Fabric.Err = miss("links"), miss("peers"), miss("fabric")
+			f.NUMANode.Err, f.PCIeRoot.Err = miss("NUMA"), miss("root")
+		}
+		e.reading.DriverVersion.Err, e.reading.CUDA.Err = miss("driver"), miss("CUDA")
+		got := scanIn(t, e)
+		if len(got.GPUs) != len(e.reading.Boards) || len(got.Problems) != want {
+			t.Fatalf("%d GPUs of %d, %d problems, want %d: %+v", len(got.GPUs), len(e.reading.Boards), len(got.Problems), want, got.Problems)
+		}
+		for _, g := range got.GPUs {
+			if g.UUID == "" || g.PCI == (pci.Address{}) {
+				t.Fatalf("a GPU lost its identity: %+v", g)
+			}
+		}
+	})
+}
+
+// A mask is healthy exactly if no field of it names a fault, and the reason names each.
+func TestFabricMaskFieldByField(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var mask uint32
+		var want []string
+		field := func(name string, shift, width int, faults map[uint32]string) {
+			v := rapid.Uint32Range(0, 1<<width-1).Draw(t, name)
+			mask |= v << shift
+			if fault, ok := faults[v]; ok {
+				want = append(want, fault)
+			}
+		}
+		field("bandwidth", 0, 2, map[uint32]string{1: "bandwidth degraded"})
+		field("recovery", 2, 2, map[uint32]string{1: "route recovery"})
+		field("route", 4, 2, map[uint32]string{1: "route unhealthy"})
+		field("timeout", 6, 2, map[uint32]string{1: "access timeout"})
+		field("configuration", 8, 4, map[uint32]string{
+			2: "system GUID", 3: "chassis serial number", 4: "incorrect configuration: no partition", 5: "insufficient NVLinks",
+			6: "firmware", 7: "location", 8: "GPU state", 9: "code 9", 10: "code 10", 11: "code 11", 12: "code 12", 13: "code 13",
+			14: "code 14", 15: "code 15",
+		})
+		field("partition", 12, 2, map[uint32]string{2: "no partition assigned"})
+		field("manager", 14, 2, map[uint32]string{2: "manager disconnected"})
+		e := node(1)
+		e.reading.Boards[0].Fabric = inventory.Known(inventory.FabricReading{State: inventory.FabricCompleted, HealthMask: mask})
+		got := scanIn(t, e).GPUs[0].Fabric
+		if got.Healthy != (len(want) == 0) || len(want) > 0 && strings.Count(got.Reason, ", ") != len(want)-1 {
+			t.Fatalf("mask %#x is %+v, want %v", mask, got, want)
+		}
+		for _, fault := range want {
+			if !strings.Contains(got.Reason, fault) {
+				t.Fatalf("%q does not say %q", got.Reason, fault)
+			}
+		}
+	})
+}

@@ -108,7 +108,7 @@ func peers(ctx context.Context, w *watchdog, s *session, boards []inventory.Boar
 			f.Err = errors.Join(f.Err, status.Err)
 		case status.Err != nil:
 			// Either end may be lost: that is for its own reading to say.
-			return inventory.Fact[[]pci.Address]{Value: f.Value, Err: fmt.Errorf("P2P status with %s: %v", to.PCI.Value, status.Err)}
+			return inventory.Fact[[]pci.Address]{Value: f.Value, Err: fmt.Errorf("P2P status with %s: %s", to.PCI.Value, status.Err.Error())}
 		case status.Value == nvml.P2P_STATUS_OK:
 			f.Value = append(f.Value, to.PCI.Value)
 		}

@@ -12,7 +12,8 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
-// asker asks NVML about one thing (a GPU, or the library) in one session.
+// asker asks NVML about one thing (a GPU, or the library) in one session. It lives no longer
+// than the reading whose context it has.
 type asker struct {
 	ctx      context.Context
 	watchdog *watchdog

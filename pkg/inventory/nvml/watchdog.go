@@ -23,11 +23,12 @@ type watchdog struct {
 // attempt is a call under way.
 type attempt struct {
 	call, about string
+	started     time.Time
 	// returned is closed when the call came back.
 	returned chan struct{}
-	// hung is guarded by the watchdog's mutex.
-	hung bool
 }
+
+func (a *attempt) hung() error { return &HungError{Call: a.call, About: a.about} }
 
 func newWatchdog(limit time.Duration) *watchdog {
 	return &watchdog{limit: limit, running: map[string]*attempt{}}
@@ -54,7 +55,7 @@ func watch[T any](ctx context.Context, w *watchdog, about, call string, f func()
 	case v := <-value:
 		return v, nil
 	case <-timeout.C:
-		return zero, w.giveUp(a)
+		return zero, a.hung()
 	case <-ctx.Done():
 		return zero, ctx.Err()
 	}
@@ -77,42 +78,36 @@ func (w *watchdog) begin(ctx context.Context, about, call string) (*attempt, err
 	}
 }
 
-// enter starts an attempt, returns the one in the way, or the error if that one hangs.
+// enter starts an attempt, returns the one in the way, or the error if that one hangs: that is
+// a matter of its age alone, so that callers with little time see it too.
 func (w *watchdog) enter(about, call string) (a, before *attempt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, at := range []string{aboutLibrary, about} {
 		before, ok := w.running[at]
 		switch {
-		case ok && before.hung:
-			return nil, nil, &HungError{Call: before.call, About: before.about}
+		case ok && time.Since(before.started) >= w.limit:
+			return nil, nil, before.hung()
 		case ok:
 			return nil, before, nil
 		}
 	}
-	a = &attempt{call: call, about: about, returned: make(chan struct{})}
+	a = &attempt{call: call, about: about, started: time.Now(), returned: make(chan struct{})}
 	w.running[about] = a
 	return a, nil, nil
 }
 
 func (w *watchdog) await(ctx context.Context, before *attempt) error {
-	timeout := time.NewTimer(w.limit)
+	timeout := time.NewTimer(w.limit - time.Since(before.started))
 	defer timeout.Stop()
 	select {
 	case <-before.returned:
 		return nil
 	case <-timeout.C:
-		return w.giveUp(before)
+		return before.hung()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func (w *watchdog) giveUp(a *attempt) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	a.hung = true
-	return &HungError{Call: a.call, About: a.about}
 }
 
 func (w *watchdog) end(a *attempt) {
@@ -129,6 +124,5 @@ func (w *watchdog) leftBehind() error {
 	if len(w.running) == 0 {
 		return nil
 	}
-	a := w.running[slices.Min(slices.Collect(maps.Keys(w.running)))]
-	return &HungError{Call: a.call, About: a.about}
+	return w.running[slices.Min(slices.Collect(maps.Keys(w.running)))].hung()
 }

@@ -115,6 +115,25 @@ func TestACallThatWasLeftByItsCaller(t *testing.T) {
 	}
 }
 
+// Callers that never have the time to wait for a call learn that it hangs, too.
+func TestACallThatHangsForImpatientCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, begin := newWatchdog(limit), time.Now()
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), limit/4)
+			_, err := watch(ctx, w, "a", "call", sleeping(time.Hour))
+			cancel()
+			if errors.Is(err, inventory.ErrHung) {
+				break
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > limit {
+				t.Fatalf("after %v: %v", time.Since(begin), err)
+			}
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
 func TestNoCallAfterTheContextEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
