@@ -193,8 +193,12 @@ func remove(path string) error {
 	return nil
 }
 
-// write makes a file and the directories above it.
+// write makes a file, and the directories above it where they are missing.
 func write(path, content string) error {
+	err := os.WriteFile(path, []byte(content), 0o644)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
@@ -203,10 +207,16 @@ func write(path, content string) error {
 
 // link makes a symbolic link, replacing what is there.
 func link(target, path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	err := os.Symlink(target, path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	case errors.Is(err, fs.ErrExist):
+		err = os.Remove(path)
+	default:
 		return err
 	}
-	if err := remove(path); err != nil {
+	if err != nil {
 		return err
 	}
 	return os.Symlink(target, path)

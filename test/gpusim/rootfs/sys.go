@@ -12,6 +12,12 @@ import (
 	"github.com/gpu-dra/driver/test/gpusim/nodefile"
 )
 
+// What sysfs shows of a PCIe switch port.
+const (
+	bridgeClass = 0x060400
+	bridgeID    = 0xc0101000
+)
+
 func (b *Builder) sys() error {
 	for _, dir := range []string{"bus/pci/devices", "bus/pci/drivers/nvidia", "kernel/iommu_groups", "module/nvidia"} {
 		if err := os.MkdirAll(filepath.Join(b.Sys(), dir), 0o755); err != nil {
@@ -49,7 +55,7 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	dir := devicePath(gpu)
 	above := filepath.Dir(dir)
 	for i := len(gpu.Bridges) - 1; i >= 0; i-- {
-		if err := b.pciDevice(above, gpu.NUMA, 0x060400, 0xc0101000, 0xc0101000, nil); err != nil {
+		if err := b.pciDevice(above, gpu.NUMA, bridgeClass, bridgeID, nil); err != nil {
 			return err
 		}
 		above = filepath.Dir(above)
@@ -67,7 +73,7 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 		}
 		class = parsed
 	}
-	if err := b.pciDevice(dir, gpu.NUMA, class, device, subsystem, gpu.CPUs); err != nil {
+	if err := b.pciDevice(dir, gpu.NUMA, class, device, boardFiles(class, device, subsystem, gpu.CPUs)); err != nil {
 		return err
 	}
 	up := strings.Repeat("../", strings.Count(dir, "/")+1)
@@ -87,18 +93,31 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	return nil
 }
 
-// pciDevice writes the attributes of a bridge or board; ids are device and vendor, as NVML combines them.
-func (b *Builder) pciDevice(dir string, numa int, class, id, subsystem uint32, cpus []int) error {
+// pciDevice writes the attributes that every PCI device has; ids are device and vendor, as
+// NVML combines them.
+func (b *Builder) pciDevice(dir string, numa int, class, id uint32, more map[string]string) error {
 	full := filepath.Join(b.Sys(), dir)
-	address := filepath.Base(dir)
 	files := map[string]string{
-		"vendor":             fmt.Sprintf("0x%04x\n", id&0xffff),
-		"device":             fmt.Sprintf("0x%04x\n", id>>16),
+		"vendor":    fmt.Sprintf("0x%04x\n", id&0xffff),
+		"device":    fmt.Sprintf("0x%04x\n", id>>16),
+		"class":     fmt.Sprintf("0x%06x\n", class),
+		"numa_node": fmt.Sprintf("%d\n", numa),
+	}
+	maps.Copy(files, more)
+	for name, content := range files {
+		if err := write(filepath.Join(full, name), content); err != nil {
+			return err
+		}
+	}
+	return link("../../../"+dir, filepath.Join(b.Sys(), "bus/pci/devices", filepath.Base(dir)))
+}
+
+// boardFiles are the attributes of a GPU beyond those of any device.
+func boardFiles(class, id, subsystem uint32, cpus []int) map[string]string {
+	return map[string]string{
 		"subsystem_vendor":   fmt.Sprintf("0x%04x\n", subsystem&0xffff),
 		"subsystem_device":   fmt.Sprintf("0x%04x\n", subsystem>>16),
-		"class":              fmt.Sprintf("0x%06x\n", class),
 		"revision":           "0xa1\n",
-		"numa_node":          fmt.Sprintf("%d\n", numa),
 		"local_cpulist":      cpuList(cpus) + "\n",
 		"enable":             "1\n",
 		"resource":           strings.Repeat("0x0000000000000000 0x0000000000000000 0x0000000000000000\n", 7),
@@ -108,12 +127,6 @@ func (b *Builder) pciDevice(dir string, numa int, class, id, subsystem uint32, c
 		"current_link_width": "16\n",
 		"max_link_width":     "16\n",
 	}
-	for name, content := range files {
-		if err := write(filepath.Join(full, name), content); err != nil {
-			return err
-		}
-	}
-	return link("../../../"+dir, filepath.Join(b.Sys(), "bus/pci/devices", address))
 }
 
 // configSpace is the start of a device's configuration space, in its little-endian form.
@@ -159,9 +172,6 @@ func (b *Builder) sysNUMA() error {
 		for _, cpu := range cpus[node] {
 			dir := filepath.Join(root, "cpu", fmt.Sprintf("cpu%d", cpu))
 			if err := write(filepath.Join(dir, "topology/physical_package_id"), fmt.Sprintf("%d\n", node)); err != nil {
-				return err
-			}
-			if err := link(fmt.Sprintf("../../node/node%d", node), filepath.Join(dir, fmt.Sprintf("node%d", node))); err != nil {
 				return err
 			}
 		}
