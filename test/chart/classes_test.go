@@ -17,6 +17,9 @@ func matches(t *testing.T, features cel.Features, expression string, device cel.
 	if compiled.Error != nil {
 		return false, fmt.Errorf("compile %s: %w", expression, compiled.Error)
 	}
+	if compiled.MaxCost > resourcev1.CELSelectorExpressionMaxCost {
+		return false, fmt.Errorf("%s: may cost %d, the API server allows %d", expression, compiled.MaxCost, resourcev1.CELSelectorExpressionMaxCost)
+	}
 	ok, _, err := compiled.DeviceMatches(t.Context(), device)
 	return ok, err
 }
