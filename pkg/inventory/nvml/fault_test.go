@@ -225,6 +225,8 @@ func TestLinksAndFabricInEveryState(t *testing.T) {
 // Drivers know the fabric's structure in versions 1 to 3; each has what the next one has, but
 // for the health.
 func TestOlderFabricStructures(t *testing.T) {
+	m := newMachine(t, "gb200-nvl72")
+	want := m.scan(t).GPUs[sick].Fabric
 	for name, c := range map[string]struct {
 		code  uint32
 		count int64
@@ -234,8 +236,6 @@ func TestOlderFabricStructures(t *testing.T) {
 		"version 1, no such call":   {13, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMachine(t, "gb200-nvl72")
-			want := m.scan(t).GPUs[sick].Fabric
 			do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetGpuFabricInfoV", GPU: sick, Code: c.code, Count: c.count}))
 			got := m.scan(t)
 			if diff := cmp.Diff(want, got.GPUs[sick].Fabric); diff != "" || len(got.Problems) != 0 {
@@ -260,11 +260,12 @@ func TestLinksWithoutTheirCount(t *testing.T) {
 }
 
 func TestADriverThatDoesNotStart(t *testing.T) {
+	m := newMachine(t, "t4-4")
 	for code, text := range map[uint32]string{
 		versionMismatch: "different versions", driverNotLoaded: "not loaded", noPermission: "privileged", unknown: "Unknown Error",
 	} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			m := newMachine(t, "t4-4")
+			do(t, m.library.Close(t.Context()))
 			do(t, m.FailCall(gpusim.CallFault{Function: "nvmlInit", GPU: gpusim.AnyGPU, Code: code, Count: gpusim.Forever}))
 			got := m.scan(t)
 			if got.Driver.Present || !strings.Contains(got.Driver.Missing, text) || !strings.Contains(got.Driver.Missing, "shows 4 NVIDIA GPUs") {
