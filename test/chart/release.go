@@ -85,10 +85,11 @@ func (c *Cluster) Upgrade(ctx context.Context, r Release) (string, error) {
 	return done.Info.Notes, nil
 }
 
-// Uninstall removes a release and its objects. One that is not there is no error.
+// Uninstall removes a release and its objects, as helm does by default: the pods of the
+// DaemonSet end after it. One that is not there is no error.
 func (c *Cluster) Uninstall(name string) error {
 	uninstall := action.NewUninstall(c.config)
-	uninstall.IgnoreNotFound, uninstall.DeletionPropagation = true, "foreground"
+	uninstall.IgnoreNotFound = true
 	uninstall.WaitStrategy, uninstall.Timeout = c.strategy(), c.timeout()
 	if _, err := uninstall.Run(name); err != nil {
 		return fmt.Errorf("uninstall release %s: %w", name, err)
