@@ -274,6 +274,36 @@ func (n *Node) SetRecoveryAction(number int, action uint32) error {
 	})
 }
 
+// XID is an error that the driver reports for a GPU.
+type XID struct {
+	Code uint64
+	// GPUInstance and ComputeInstance are nil unless the error is of that instance alone.
+	GPUInstance, ComputeInstance *uint32
+}
+
+// InjectXID reports an XID: every event set of every process that registered for it wakes.
+func (n *Node) InjectXID(number int, xid XID) error {
+	return n.update(func(s *simstate.Node) error {
+		if number < 0 || number >= int(s.GPUCount) {
+			return fmt.Errorf("%w: %d", ErrNoGPU, number)
+		}
+		event := simstate.Event{
+			Type: eventXID, Data: xid.Code, GPU: uint32(number), TimestampUsec: uint64(time.Now().UnixMicro()),
+			GPUInstanceID: simstate.NoInstance, ComputeInstanceID: simstate.NoInstance,
+		}
+		if xid.GPUInstance != nil {
+			event.GPUInstanceID = *xid.GPUInstance
+		}
+		if xid.ComputeInstance != nil {
+			event.ComputeInstanceID = *xid.ComputeInstance
+		}
+		return s.Publish(event)
+	})
+}
+
+// eventXID is nvmlEventTypeXidCriticalError.
+const eventXID = 0x8
+
 // absentDir keeps what RemoveDriver took away.
 const absentDir = "absent"
 
@@ -318,8 +348,8 @@ func (n *Node) moveDriver(from, to string) error {
 	return nil
 }
 
-// Reboot forgets what a machine forgets (modes, faults, MIG, lost GPUs) and hands out the
-// minor numbers anew, permuted by seed; seed 0 keeps them.
+// Reboot forgets what a machine forgets (modes, faults, MIG, lost and removed GPUs), draws a
+// new boot id, and hands out the minor numbers anew, permuted by seed; seed 0 keeps them.
 func (n *Node) Reboot(seed uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -334,8 +364,7 @@ func (n *Node) Reboot(seed uint64) error {
 			n.setMinor(&n.node.GPUs[i], minors[i])
 		}
 	}
-	builder := n.builder()
-	return errors.Join(builder.Devices(), builder.ProcGPUs(), n.writeState(), n.save())
+	return errors.Join(n.builder().Boot(), n.writeState(), n.save())
 }
 
 // setMinor changes the minor of a GPU in the resolved node and in the node file.

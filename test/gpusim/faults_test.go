@@ -364,6 +364,53 @@ func TestWaitTimesOut(t *testing.T) {
 	}
 }
 
+func TestXIDWakesTheWaiterOfThatGPU(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "hgx-h100-8")
+	s := start(t, node, 3)
+	s.send("wait 2 20000")
+	if got := s.receive(); got != "waiting" {
+		t.Fatalf("got %q", got)
+	}
+	do(t, node.InjectXID(1, gpusim.XID{Code: 79}))
+	do(t, node.InjectXID(2, gpusim.XID{Code: 48}))
+	if got, want := s.receive(), fmt.Sprintf("event 8 48 %d", uint32(0xffffffff)); got != want {
+		t.Errorf("the waiter got %q, want %q", got, want)
+	}
+	instance := uint32(9)
+	s.send("wait 2 20000")
+	s.receive()
+	do(t, node.InjectXID(2, gpusim.XID{Code: 94, GPUInstance: &instance}))
+	if got := s.receive(); got != "event 8 94 9" {
+		t.Errorf("the waiter got %q, want the instance", got)
+	}
+	if err := node.InjectXID(8, gpusim.XID{Code: 1}); !errors.Is(err, gpusim.ErrNoGPU) {
+		t.Errorf("XID on GPU 8 of 8: %v", err)
+	}
+}
+
+func TestRebootBringsEverythingBack(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	bootID := func() string {
+		text, err := os.ReadFile(filepath.Join(node.ProcRoot(), "sys/kernel/random/boot_id"))
+		do(t, err)
+		return string(text)
+	}
+	before := bootID()
+	do(t, node.RemoveGPU(2))
+	do(t, node.Reboot(0))
+	if bootID() == before {
+		t.Error("the boot id did not change")
+	}
+	if _, err := os.Stat(filepath.Join(node.SysRoot(), "bus/pci/devices", node.Spec().GPUs[2].PCI.String(), "vendor")); err != nil {
+		t.Errorf("the removed GPU after a reboot: %v", err)
+	}
+	s := start(t, node, 3)
+	s.want("uuid 2", node.UUIDs()[2])
+	s.want("minor 2", "2")
+}
+
 func TestOddValues(t *testing.T) {
 	t.Parallel()
 	long := "NVIDIA " + fmt.Sprintf("%088d", 7)

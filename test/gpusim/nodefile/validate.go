@@ -59,6 +59,14 @@ func (r *resolver) board(path *field.Path, b *Board) {
 	if b.MemoryMiB > most || b.ReservedMiB > b.MemoryMiB {
 		r.bad(path.Child("reservedMiB"), b.ReservedMiB, "must be at most memoryMiB, and that at most 1073741824")
 	}
+	r.boardNumbers(path, b)
+	if b.MIG != nil {
+		r.mig(path.Child("mig"), b.MIG)
+	}
+}
+
+// boardNumbers checks ids and the sizes of what ends up in fixed fields.
+func (r *resolver) boardNumbers(path *field.Path, b *Board) {
 	for name, id := range map[string]string{"pciDevice": b.PCIDevice, "pciSubsystem": b.PCISubsystem, "pciClass": b.PCIClass} {
 		if _, err := ParseID(id); err != nil && (id != "" || name != "pciClass") {
 			r.bad(path.Child(name), id, "must be a 32-bit number such as 0x233010de")
@@ -69,9 +77,6 @@ func (r *resolver) board(path *field.Path, b *Board) {
 	}
 	if l := b.NVLink; l != nil && (l.Links == 0 || l.Links > 36) {
 		r.bad(path.Child("nvlink", "links"), l.Links, "must be 1 to 36; leave nvlink out for none")
-	}
-	if b.MIG != nil {
-		r.mig(path.Child("mig"), b.MIG)
 	}
 }
 

@@ -1,10 +1,13 @@
 package rootfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/gpu-dra/driver/test/gpusim/nodefile"
 )
@@ -27,11 +30,10 @@ func (b *Builder) proc() error {
 		}
 	}
 	files := map[string]string{
-		filepath.Join(dir, "params"):                         "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
-		filepath.Join(dir, "capabilities/mig/config"):        accessFile(1, 0o400),
-		filepath.Join(dir, "capabilities/mig/monitor"):       accessFile(2, 0o444),
-		filepath.Join(b.Proc(), "devices"):                   b.devicesFile(),
-		filepath.Join(b.Proc(), "sys/kernel/random/boot_id"): "5d1b4f6e-0c57-4a57-9e0e-0a2f3b1c4d5e\n",
+		filepath.Join(dir, "params"):                   "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\nDeviceFileMode: 438\n",
+		filepath.Join(dir, "capabilities/mig/config"):  accessFile(1, 0o400),
+		filepath.Join(dir, "capabilities/mig/monitor"): accessFile(2, 0o444),
+		filepath.Join(b.Proc(), "devices"):             b.devicesFile(),
 	}
 	if b.has("migMinors") {
 		files[filepath.Join(b.Proc(), "driver/nvidia-caps/mig-minors")] = migMinors()
@@ -41,7 +43,12 @@ func (b *Builder) proc() error {
 			return err
 		}
 	}
-	return b.ProcGPUs()
+	return errors.Join(b.bootID(), b.ProcGPUs())
+}
+
+// bootID draws a new boot id, as the kernel does.
+func (b *Builder) bootID() error {
+	return write(filepath.Join(b.Proc(), "sys/kernel/random/boot_id"), uuid.NewString()+"\n")
 }
 
 // ProcGPUs writes the information file and the capability directory of every GPU anew.

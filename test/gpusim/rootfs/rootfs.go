@@ -107,6 +107,20 @@ func (b *Builder) Create() error {
 	return nil
 }
 
+// Boot lays out anew what a reboot changes: device nodes, the files of every GPU, and the
+// boot id.
+func (b *Builder) Boot() error {
+	if err := errors.Join(b.Devices(), b.ProcGPUs(), b.bootID()); err != nil {
+		return err
+	}
+	for i := range b.Node.GPUs {
+		if err := b.sysGPU(&b.Node.GPUs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Devices makes the device nodes of the driver and of every GPU, replacing those there are.
 func (b *Builder) Devices() error {
 	if err := os.MkdirAll(filepath.Join(b.Dev(), "nvidia-caps"), 0o755); err != nil {

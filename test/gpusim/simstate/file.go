@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -164,6 +165,21 @@ func (f *File) Snapshot() (*Node, error) {
 		return nil
 	})
 	return &out, err
+}
+
+// Publish appends an event to the ring and wakes every process that sleeps on it. The
+// receiver must be the live state, in Update.
+func (n *Node) Publish(event Event) error {
+	next := atomic.LoadUint32(&n.EventSeq)
+	n.Events[next%MaxEvents] = event
+	// The entry is whole before the number says so.
+	atomic.StoreUint32(&n.EventSeq, next+1)
+	const wake, everybody = 1, math.MaxInt32
+	_, _, errno := unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&n.EventSeq)), wake, everybody, 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("wake waiters: %w", errno)
+	}
+	return nil
 }
 
 func view(data []byte) *Node { return (*Node)(unsafe.Pointer(unsafe.SliceData(data))) }

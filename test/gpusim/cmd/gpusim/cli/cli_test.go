@@ -135,6 +135,7 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	good(t, "inject", "link", dir, "6", "17", "up")
 	good(t, "inject", "call", dir, "nvmlDeviceGetName", "--code", "15", "--count", "-1")
 	good(t, "inject", "latency", dir, "10us")
+	good(t, "inject", "xid", dir, "4", "79")
 	got := inspect(t, dir)
 	want := []gpuLine{
 		{0, "ok", 18, "inProgress", nil, "off"}, {1, "lost", 18, "inProgress", nil, "off"}, {2, "lost", 18, "inProgress", nil, "off"}, {3, "absent", 18, "inProgress", nil, "off"},
@@ -151,6 +152,9 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	}
 	if status := state(t, dir).GPUs[5].Fabric.Status; status != 999 {
 		t.Errorf("fabric status %d, want 999", status)
+	}
+	if event := state(t, dir).Events[0]; event.GPU != 4 || event.Data != 79 {
+		t.Errorf("event %+v, want XID 79 of GPU 4", event)
 	}
 	good(t, "inject", "clear", dir)
 	good(t, "inject", "heal", dir, "1")
@@ -213,6 +217,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"GPU is no number":   {[]string{"inject", "lose", dir, "first"}, "must be a number in PCI order"},
 		"GPU does not exist": {[]string{"inject", "lose", dir, "4"}, "no such GPU"},
 		"idle fault":         {[]string{"inject", "call", dir, "nvmlInit"}, "this fault does nothing"},
+		"xid":                {[]string{"inject", "xid", dir, "0", "bad"}, "must be a number such as 79"},
 		"link state":         {[]string{"inject", "link", dir, "0", "0", "sideways"}, "must be up or down"},
 		"link number":        {[]string{"inject", "link", dir, "0", "x", "up"}, "must be a number or all"},
 		"no link":            {[]string{"inject", "link", dir, "0", "0", "up"}, "has no NVLink 0"},
