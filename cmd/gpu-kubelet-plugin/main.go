@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -26,7 +27,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	// After the first signal a second one kills.
 	context.AfterFunc(ctx, stop)
-	if err := command(version).ExecuteContext(ctx); err != nil {
+	err := command(version).ExecuteContext(ctx)
+	if errors.Is(err, agent.ErrRestart) {
+		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}

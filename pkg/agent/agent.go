@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/lock"
@@ -180,7 +181,6 @@ func (a *Agent) recover(ctx context.Context) error {
 		a.reporter.Quarantined(ctx, bad.Path, bad.Err)
 	}
 	klog.FromContext(ctx).Info("Recovered", "claims", found.Records)
-	a.metrics.Claims(found.Records)
 	return nil
 }
 
@@ -257,8 +257,17 @@ func (a *Agent) onRegistered() {
 	}
 }
 
+// ErrRestart tells that the GPU driver's library was replaced by another file. The dynamic
+// linker has bound this process to the old one for good, so the process must start anew: main
+// executes itself.
+var ErrRestart = errors.New("the GPU driver's library was replaced: this process has to start anew")
+
 // changed hands a new view's slices to the publisher.
 func (a *Agent) changed(view *catalog.View) {
+	if errors.Is(view.Snapshot.Driver.Err, inventory.ErrRestart) {
+		a.endServing(ErrRestart)
+		return
+	}
 	if p := a.publisher.Load(); p != nil {
 		p.Set(view.Resources)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -78,6 +79,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 	if err != nil {
 		return fmt.Errorf("directory of claim records: %w", err)
 	}
+	a.metrics.CountClaims(store.Count)
 	boot, err := bootID(c.ProcRoot)
 	if err != nil {
 		return err
@@ -131,6 +133,9 @@ func (c *commonEdits) CommonEdits(ctx context.Context) (edits *specs.ContainerEd
 		edits = found
 		return err
 	})
+	// The toolkit reads the symbols of every driver library: tens of megabytes of garbage, once
+	// in the life of a driver version, that would count against the pod for minutes.
+	debug.FreeOSMemory()
 	return edits, err
 }
 

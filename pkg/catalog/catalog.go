@@ -6,6 +6,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -134,6 +135,12 @@ func (c *Catalog) look(ctx context.Context) error {
 		return err
 	}
 	c.Meter.Scan(time.Since(begin), snapshot.Driver.Present, len(snapshot.Unusable))
+	c.Reporter.Hardware(ctx, snapshot)
+	if errors.Is(snapshot.Driver.Err, inventory.ErrHung) {
+		// A library that hangs says nothing about the GPUs. Their pods run on, and a pool that
+		// empties and fills with every hang would only add to the trouble.
+		return fmt.Errorf("the view of the hardware stays as it was: %w", snapshot.Driver.Err)
+	}
 	for _, change := range inventory.Diff(c.View().Snapshot, snapshot) {
 		logger.Info("Hardware changed", "change", change)
 	}
@@ -152,7 +159,6 @@ func (c *Catalog) look(ctx context.Context) error {
 	}
 	c.view.Store(view)
 	c.Meter.Devices(count)
-	c.Reporter.Hardware(ctx, snapshot)
 	c.Reporter.Omitted(ctx, derived.Omissions)
 	c.Changed(view)
 	return nil

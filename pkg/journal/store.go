@@ -219,6 +219,22 @@ func (s *Store) List() ([]*Record, []Bad, error) {
 	return records, bad, nil
 }
 
+// Count is the number of records, good or not, without reading them; 0 when the directory
+// cannot be read.
+func (s *Store) Count() int {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, e := range entries {
+		if !isTemp(e.Name()) && strings.HasSuffix(e.Name(), suffix) {
+			n++
+		}
+	}
+	return n
+}
+
 // isTemp tells the names that renameio gives to files that are being written: a dot, the name
 // and a random number.
 func isTemp(name string) bool {

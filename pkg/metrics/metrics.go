@@ -65,7 +65,6 @@ type Metrics struct {
 	duration     *prometheus.HistogramVec
 	inFlight     *prometheus.GaugeVec
 	failures     *prometheus.CounterVec
-	claims       prometheus.Gauge
 	devices      *prometheus.GaugeVec
 	unusable     prometheus.Gauge
 	published    *prometheus.HistogramVec
@@ -95,7 +94,6 @@ func New(version string) *Metrics {
 		inFlight: gaugeVec("calls_in_flight", "Claims being prepared or unprepared now.", "operation"),
 		failures: counterVec("call_failures_total", "Claims that could not be prepared or unprepared, by reason.",
 			"operation", "reason"),
-		claims:  gauge("prepared_claims", "Claims that have a record on this node."),
 		devices: gaugeVec("devices", "Devices in this node's published pool, by type.", "type"),
 		unusable: gauge("unusable_gpus",
 			"GPUs on the PCI bus that cannot be handed out (lost, no driver, NVML error)."),
@@ -118,7 +116,7 @@ func New(version string) *Metrics {
 		Help: "Always 1; the label is the version.",
 	}, []string{"version"})
 	build.WithLabelValues(version).Set(1)
-	m.registry.MustRegister(build, m.duration, m.inFlight, m.failures, m.claims, m.devices, m.unusable,
+	m.registry.MustRegister(build, m.duration, m.inFlight, m.failures, m.devices, m.unusable,
 		m.published, m.lastPublish, m.omitted, m.quarantined, m.scanDuration, m.driverUp, m.registered, m.leader,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.initialise()
@@ -159,8 +157,13 @@ func (m *Metrics) Call(op Operation) func(Result, Reason) {
 	}
 }
 
-// Claims sets the number of claims that have a record.
-func (m *Metrics) Claims(n int) { m.claims.Set(float64(n)) }
+// CountClaims has count asked, at each scrape, for the number of claims with a record. Several
+// processes share the records, so none of them can keep the number.
+func (m *Metrics) CountClaims(count func() int) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Name: "prepared_claims", Help: "Claims that have a record on this node.",
+	}, func() float64 { return float64(count()) }))
+}
 
 // Scan records a scan of the hardware: how long it took, whether the driver answered and how
 // many GPUs cannot be handed out.

@@ -47,7 +47,7 @@ func TestCallCountsTheOutcome(t *testing.T) {
 
 func TestGauges(t *testing.T) {
 	m := New("v1")
-	m.Claims(3)
+	m.CountClaims(func() int { return 3 })
 	m.Scan(time.Second, true, 2)
 	m.Registered(true)
 	m.Publishing(true)
