@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -160,15 +160,7 @@ func (c *Cluster) wantedNodes() []int {
 	return nodes
 }
 
-// sysctls are the kernel settings that a kubelet changes for the whole machine.
-func sysctls() []string {
-	return []string{
-		"kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory", "vm.panic_on_oom",
-		"kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes",
-	}
-}
-
-// prepareMachine records what the cluster is going to change, and makes its network.
+// prepareMachine takes an address range and makes the network in it.
 func (c *Cluster) prepareMachine(ctx context.Context) (plan, error) {
 	var p plan
 	err := c.onMachine(ctx, func() error {
@@ -176,13 +168,8 @@ func (c *Cluster) prepareMachine(ctx context.Context) (plan, error) {
 		if err != nil {
 			return fmt.Errorf("addresses of this machine: %w", err)
 		}
-		if p.slot, err = claimSlot(c.config.State(), addresses); err != nil {
-			return err
-		}
-		if err := c.ledger.KeepSysctls(sysctls()...); err != nil {
-			return err
-		}
-		return c.ledger.MakeDirectories(c.mountTargets()...)
+		p.slot, err = claimSlot(c.config.State(), addresses)
+		return err
 	})
 	if err != nil {
 		return p, err
@@ -239,9 +226,9 @@ func (c *Cluster) down(ctx context.Context) error {
 		c.cgroups.Remove(ctx, c.config.identity()),
 		c.network(p).Down(ctx),
 		c.onMachine(ctx, func() error {
-			others, err := c.super.Table.Scan("")
-			if err != nil || len(others) > 0 {
-				return err
+			all, err := c.super.Table.Scan("")
+			if err != nil || slices.ContainsFunc(all, isMountHolder) {
+				return err // another cluster still needs it
 			}
 			return c.ledger.Restore()
 		}))
@@ -290,7 +277,7 @@ func (c *Cluster) Status() ([]Component, error) {
 	}
 	var components []Component
 	for _, p := range all {
-		if p.Leader && !strings.HasPrefix(p.Component, mountsPrefix) {
+		if p.Leader && !isMountHolder(p) {
 			components = append(components, Component{p.Component, p.PID, c.super.Table.RSS(p)})
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,6 +40,12 @@ func containerdName(i int) string { return "containerd-" + strconv.Itoa(i) }
 func mountHolder(i int) string { return mountsPrefix + strconv.Itoa(i) }
 
 const mountsPrefix = "mounts-"
+
+// isMountHolder is true for the one process that every node has as long as it changes
+// something on the machine.
+func isMountHolder(p proc.Process) bool {
+	return p.Leader && strings.HasPrefix(p.Component, mountsPrefix)
+}
 
 func (c *Cluster) nodePath(i int, elements ...string) string {
 	return filepath.Join(append([]string{c.path("n" + strconv.Itoa(i))}, elements...)...)
@@ -131,23 +138,47 @@ func (c *Cluster) mountsUp(ctx context.Context, p plan, i int) ([]string, error)
 			return nil, fmt.Errorf("node mounts: %w", err)
 		}
 	}
-	for _, f := range ownFolders() {
-		if err := os.MkdirAll(c.nodePath(i, f[0]), 0o755); err != nil {
-			return nil, fmt.Errorf("node folder: %w", err)
-		}
-	}
-	holder, err := c.super.Start(ctx, mountHolder(i), command)
-	if err != nil {
-		return nil, err
-	}
-	err = c.super.WaitReady(ctx, mountHolder(i), 10*time.Second, func(context.Context) error {
-		_, err := os.Stat(ready)
-		return err
-	})
+	holder, err := c.holdMounts(ctx, i, command, ready)
 	if err != nil {
 		return nil, err
 	}
 	return append(c.network(p).Enter(), "nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", holder.PID), "--"), nil
+}
+
+// sysctls are the kernel settings that a kubelet changes for the whole machine.
+func sysctls() []string {
+	return []string{
+		"kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory", "vm.panic_on_oom",
+		"kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes",
+	}
+}
+
+// holdMounts records what the node is going to change on the machine and starts the holder
+// of its mounts, as one step: the last cluster that goes down looks for holders before it
+// puts the machine back.
+func (c *Cluster) holdMounts(ctx context.Context, i int, command proc.Command, ready string) (holder proc.Process, err error) {
+	for _, f := range ownFolders() {
+		if err := os.MkdirAll(c.nodePath(i, f[0]), 0o755); err != nil {
+			return holder, fmt.Errorf("node folder: %w", err)
+		}
+	}
+	err = c.onMachine(ctx, func() error {
+		if err := c.ledger.KeepSysctls(sysctls()...); err != nil {
+			return err
+		}
+		if err := c.ledger.MakeDirectories(c.mountTargets()...); err != nil {
+			return err
+		}
+		holder, err = c.super.Start(ctx, mountHolder(i), command)
+		if err != nil {
+			return err
+		}
+		return c.super.WaitReady(ctx, mountHolder(i), 10*time.Second, func(context.Context) error {
+			_, err := os.Stat(ready)
+			return err
+		})
+	})
+	return holder, err
 }
 
 func (c *Cluster) containerdUp(ctx context.Context, p plan, i int, enter []string) error {
