@@ -63,7 +63,7 @@ func Render(ctx context.Context, r Release, kubeVersion string) (Rendered, error
 	}
 	version, err := common.ParseKubeVersion(kubeVersion)
 	if err != nil {
-		return Rendered{}, fmt.Errorf("Kubernetes version %q: %w", kubeVersion, err)
+		return Rendered{}, fmt.Errorf("version %q of Kubernetes: %w", kubeVersion, err)
 	}
 	install := action.NewInstall(action.NewConfiguration())
 	install.DryRunStrategy = action.DryRunClient
@@ -83,7 +83,7 @@ func Render(ctx context.Context, r Release, kubeVersion string) (Rendered, error
 func narrow(released release.Releaser) (*releasev1.Release, error) {
 	done, ok := released.(*releasev1.Release)
 	if !ok {
-		return nil, fmt.Errorf("Helm made a release of type %T", released)
+		return nil, fmt.Errorf("a release of type %T from Helm", released)
 	}
 	return done, nil
 }

@@ -70,29 +70,24 @@ func (t *target) release(args []string) chart.Release {
 }
 
 func newInstall() *cobra.Command {
-	var t target
-	cmd := &cobra.Command{Use: "install RELEASE CHART", Short: "Install a release", Args: cobra.ExactArgs(2)}
-	t.addFlags(cmd, true)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cluster, err := t.connect(cmd.ErrOrStderr())
-		if err != nil {
-			return err
-		}
-		return t.report(cmd, "Installed", args[0], func() (string, error) { return cluster.Install(cmd.Context(), t.release(args)) })
-	}
-	return cmd
+	return newChange("install", "Install a release", "Installed", (*chart.Cluster).Install)
 }
 
 func newUpgrade() *cobra.Command {
+	return newChange("upgrade", "Change a release", "Upgraded", (*chart.Cluster).Upgrade)
+}
+
+// newChange makes the command of an action that needs a chart.
+func newChange(name, short, done string, change func(*chart.Cluster, context.Context, chart.Release) (string, error)) *cobra.Command {
 	var t target
-	cmd := &cobra.Command{Use: "upgrade RELEASE CHART", Short: "Change a release", Args: cobra.ExactArgs(2)}
+	cmd := &cobra.Command{Use: name + " RELEASE CHART", Short: short, Args: cobra.ExactArgs(2)}
 	t.addFlags(cmd, true)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cluster, err := t.connect(cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		return t.report(cmd, "Upgraded", args[0], func() (string, error) { return cluster.Upgrade(cmd.Context(), t.release(args)) })
+		return t.report(cmd, done, args[0], func() (string, error) { return change(cluster, cmd.Context(), t.release(args)) })
 	}
 	return cmd
 }
