@@ -397,3 +397,26 @@ func BenchmarkStore(b *testing.B) {
 		})
 	}
 }
+
+func TestCountLooksAtNamesOnly(t *testing.T) {
+	s := open(t)
+	if n := s.Count(); n != 0 {
+		t.Errorf("%d records in an empty journal", n)
+	}
+	save(t, s, someRecord("a"))
+	save(t, s, someRecord("b"))
+	for _, name := range []string{s.Path("c"), filepath.Join(filepath.Dir(s.Path("a")), ".a.json123")} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Count(); n != 3 {
+		t.Errorf("%d records counted, want 3: a, b and the bad c, not the temporary file", n)
+	}
+	if err := os.RemoveAll(filepath.Dir(s.Path("a"))); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Count(); n != 0 {
+		t.Errorf("%d records counted in a directory that is gone", n)
+	}
+}

@@ -238,7 +238,7 @@ func expectLinks(node *nodefile.Node, g *nodefile.ResolvedGPU, b *board) {
 		b.Links = []string{code(nvml.ERROR_NOT_SUPPORTED)}
 		return
 	}
-	b.LinkCount, b.Version, b.Speed = int(g.Board.NVLink.Links), g.Board.NVLink.Version, g.Board.NVLink.SpeedMBps
+	b.LinkCount, b.Version, b.Speed = int(g.Board.NVLink.Links), linkRelease(g.Board.NVLink.Version), g.Board.NVLink.SpeedMBps
 	for _, l := range g.Links {
 		switch {
 		case l.Plane != 0:
@@ -268,4 +268,10 @@ func TestPresetsAnswerAsDescribed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// linkRelease is NVML's number for the first release of an NVLink generation (nvml.h,
+// nvmlNvlinkVersion_t).
+func linkRelease(generation uint32) uint32 {
+	return map[uint32]uint32{1: 1, 2: 2, 3: 4, 4: 6, 5: 7, 6: 8}[generation]
 }

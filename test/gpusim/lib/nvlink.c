@@ -34,12 +34,27 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned i
 	return NVML_SUCCESS;
 }
 
+/* nvml.h: the answer is an nvmlNvlinkVersion_t, which numbers releases of the link ("2.2", "3.1"),
+ * not its generation. */
+static unsigned int link_release(unsigned int generation)
+{
+	switch (generation) {
+	case 1: return NVML_NVLINK_VERSION_1_0;
+	case 2: return NVML_NVLINK_VERSION_2_0;
+	case 3: return NVML_NVLINK_VERSION_3_0;
+	case 4: return NVML_NVLINK_VERSION_4_0;
+	case 5: return NVML_NVLINK_VERSION_5_0;
+	case 6: return NVML_NVLINK_VERSION_6_0;
+	default: return NVML_NVLINK_VERSION_INVALID;
+	}
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int number, unsigned int *version)
 {
 	SIM_LINK(device, gpu, number, link);
 	(void)link;
 	SIM_REQUIRE(version != NULL);
-	*version = gpu->link_version;
+	*version = link_release(gpu->link_version);
 	return NVML_SUCCESS;
 }
 
