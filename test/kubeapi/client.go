@@ -6,13 +6,14 @@ import (
 	"io"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 // URL of the server, without a trailing slash.
@@ -62,7 +63,7 @@ func (s *Server) WriteKubeconfig(path, user string) error {
 // setting a scene; it is not in the request log.
 func (s *Server) Put(objects ...runtime.Object) error {
 	for _, given := range objects {
-		o, ok := given.DeepCopyObject().(object)
+		o, ok := given.DeepCopyObject().(storage.Object)
 		if !ok {
 			return fmt.Errorf("put %T: it has no metadata", given)
 		}
@@ -70,15 +71,15 @@ func (s *Server) Put(objects ...runtime.Object) error {
 		if err != nil {
 			return fmt.Errorf("put %T: %w", given, err)
 		}
-		r, ok := s.store.byKind(kinds[0])
+		r, ok := s.store.ByKind(kinds[0])
 		if !ok {
 			return fmt.Errorf("put %s: this server does not serve it", kinds[0])
 		}
-		if r.namespaced && o.GetNamespace() == "" {
+		if r.Namespaced && o.GetNamespace() == "" {
 			o.SetNamespace("default")
 		}
-		if err := s.store.put(r, o); err != nil {
-			return fmt.Errorf("put %s %s: %w", r.kind, keyOf(o), err)
+		if err := s.store.Put(r, o); err != nil {
+			return fmt.Errorf("put %s %s: %w", r.Kind, storage.KeyOf(o), err)
 		}
 	}
 	return nil
@@ -112,33 +113,4 @@ func (s *Server) Load(in io.Reader) error {
 func serializerStrict() runtime.Decoder {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return info.StrictSerializer
-}
-
-func (s *store) byKind(gvk schema.GroupVersionKind) (*resource, bool) {
-	for _, t := range s.tables {
-		if t.res.gvk() == gvk {
-			return t.res, true
-		}
-	}
-	return nil, false
-}
-
-// put creates o or replaces what is there, keeping the identity of the stored object.
-func (s *store) put(r *resource, o object) error {
-	s.mu.Lock()
-	t := s.tables[r.GroupVersionResource]
-	old, exists := t.objects[keyOf(o)]
-	if !exists {
-		s.mu.Unlock()
-		_, err := s.create(r, o, true, false)
-		return err
-	}
-	defer s.mu.Unlock()
-	if o.GetUID() == "" {
-		o.SetUID(old.GetUID())
-	}
-	o.SetCreationTimestamp(old.GetCreationTimestamp())
-	o.SetGeneration(old.GetGeneration() + 1)
-	s.commit(t, old, o)
-	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/streaming"
 	"k8s.io/client-go/kubernetes/scheme"
 	restwatch "k8s.io/client-go/rest/watch"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 // maxBody is the API server's limit of a request body in bytes.
@@ -92,20 +94,13 @@ func encodingOf(contentType string) (runtime.SerializerInfo, string, error) {
 	}
 	info, ok := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), media)
 	if !ok {
-		return runtime.SerializerInfo{}, "", unsupported(media)
+		return runtime.SerializerInfo{}, "", storage.Unsupported(media)
 	}
 	return info, media, nil
 }
 
-func unsupported(media string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: fmt.Sprintf("Content-Type %q is not supported", media),
-	}}
-}
-
 // decodeObject reads the body of a create or update.
-func decodeObject(w http.ResponseWriter, req *http.Request, r *resource) (object, error) {
+func decodeObject(w http.ResponseWriter, req *http.Request, r *storage.Resource) (storage.Object, error) {
 	data, err := body(w, req)
 	if err != nil {
 		return nil, err
@@ -114,7 +109,7 @@ func decodeObject(w http.ResponseWriter, req *http.Request, r *resource) (object
 	if err != nil {
 		return nil, err
 	}
-	want := r.gvk()
+	want := r.GVK()
 	made, got, err := info.Serializer.Decode(data, &want, nil)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("decode %s as %s: %v", want.Kind, media, err))
@@ -122,9 +117,9 @@ func decodeObject(w http.ResponseWriter, req *http.Request, r *resource) (object
 	if got != nil && *got != want {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, the request is for a %s", got, want))
 	}
-	o, ok := made.(object)
+	o, ok := made.(storage.Object)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body is a %T, not a %s", made, r.kind))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body is a %T, not a %s", made, r.Kind))
 	}
 	return o, nil
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 
 	"encoding/json"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 // Reported is the Kubernetes version that the server claims to be.
@@ -40,16 +42,16 @@ func (s *Server) discoverVersion(w http.ResponseWriter, path string) {
 	path = strings.TrimPrefix(path, "apis/")
 	gv, err := schema.ParseGroupVersion(path)
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: path}
-	for _, r := range served() {
+	for _, r := range storage.Served() {
 		if err != nil || r.GroupVersion() != gv || core != (gv.Group == "") {
 			continue
 		}
 		entry := metav1.APIResource{
-			Name: r.Resource, SingularName: strings.ToLower(r.kind), Kind: r.kind, Namespaced: r.namespaced,
+			Name: r.Resource, SingularName: strings.ToLower(r.Kind), Kind: r.Kind, Namespaced: r.Namespaced,
 			Verbs: metav1.Verbs{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"},
 		}
 		list.APIResources = append(list.APIResources, entry)
-		if r.status {
+		if r.Status {
 			entry.Name, entry.SingularName, entry.Verbs = r.Resource+"/status", "", metav1.Verbs{"get", "patch", "update"}
 			list.APIResources = append(list.APIResources, entry)
 		}
@@ -64,7 +66,7 @@ func (s *Server) discoverVersion(w http.ResponseWriter, path string) {
 
 func groups() metav1.APIGroupList {
 	list := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
-	for _, r := range served() {
+	for _, r := range storage.Served() {
 		known := slices.ContainsFunc(list.Groups, func(g metav1.APIGroup) bool { return g.Name == r.Group })
 		if r.Group == "" || known {
 			continue

@@ -17,10 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	restwatch "k8s.io/client-go/rest/watch"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 // filter builds the test of a list, watch or deletecollection from its selectors.
-func filter(req *http.Request, r *resource, call Request) (func(object) bool, error) {
+func filter(req *http.Request, r *storage.Resource, call Request) (func(storage.Object) bool, error) {
 	q := req.URL.Query()
 	byField, err := fields.ParseSelector(q.Get("fieldSelector"))
 	if err != nil {
@@ -30,25 +32,25 @@ func filter(req *http.Request, r *resource, call Request) (func(object) bool, er
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("labelSelector: %v", err))
 	}
-	sample, err := r.newObject(scheme.Scheme)
+	sample, err := r.NewObject(scheme.Scheme)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	known := r.selectable(sample)
+	known := r.Selectable(sample)
 	for _, term := range byField.Requirements() {
 		if !known.Has(term.Field) {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("fieldSelector: %s is not a selectable field of %s", term.Field, r.Resource))
 		}
 	}
-	return func(o object) bool {
+	return func(o storage.Object) bool {
 		return (call.Namespace == "" || o.GetNamespace() == call.Namespace) && (call.Name == "" || o.GetName() == call.Name) &&
-			byLabel.Matches(labels.Set(o.GetLabels())) && (byField.Empty() || byField.Matches(r.selectable(o)))
+			byLabel.Matches(labels.Set(o.GetLabels())) && (byField.Empty() || byField.Matches(r.Selectable(o)))
 	}, nil
 }
 
 // listOf wraps objects into the list type of r.
-func listOf(r *resource, items []object, version uint64) (runtime.Object, error) {
-	list, err := scheme.Scheme.New(r.GroupVersion().WithKind(r.kind + "List"))
+func listOf(r *storage.Resource, items []storage.Object, version uint64) (runtime.Object, error) {
+	list, err := scheme.Scheme.New(r.GroupVersion().WithKind(r.Kind + "List"))
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -67,7 +69,7 @@ func listOf(r *resource, items []object, version uint64) (runtime.Object, error)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	list.GetObjectKind().SetGroupVersionKind(r.GroupVersion().WithKind(r.kind + "List"))
+	list.GetObjectKind().SetGroupVersionKind(r.GroupVersion().WithKind(r.Kind + "List"))
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -76,12 +78,12 @@ func listOf(r *resource, items []object, version uint64) (runtime.Object, error)
 	return list, nil
 }
 
-func (s *Server) list(req *http.Request, r *resource, call Request) (runtime.Object, error) {
+func (s *Server) list(req *http.Request, r *storage.Resource, call Request) (runtime.Object, error) {
 	match, err := filter(req, r, call)
 	if err != nil {
 		return nil, err
 	}
-	items, version := s.store.list(r, match)
+	items, version := s.store.List(r, match)
 	return listOf(r, items, version)
 }
 
@@ -122,7 +124,7 @@ func parseWatch(req *http.Request) (watchOptions, error) {
 }
 
 // watch streams changes until the client leaves, the time is over, or the server drops it.
-func (s *Server) watch(w http.ResponseWriter, req *http.Request, r *resource, call Request) error {
+func (s *Server) watch(w http.ResponseWriter, req *http.Request, r *storage.Resource, call Request) error {
 	match, err := filter(req, r, call)
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, r *resource, ca
 		return err
 	}
 	if !opts.initial {
-		if _, _, err := s.store.since(r, opts.version); err != nil {
+		if _, _, err := s.store.Since(r, opts.version); err != nil {
 			return err
 		}
 	}
@@ -154,8 +156,8 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, r *resource, ca
 // stream is one running watch.
 type stream struct {
 	server   *Server
-	resource *resource
-	match    func(object) bool
+	resource *storage.Resource
+	match    func(storage.Object) bool
 	out      *restwatch.Encoder
 	flush    func() error
 	version  uint64
@@ -196,7 +198,7 @@ func (st *stream) run(ctx context.Context, opts watchOptions) error {
 
 // initial sends what exists, and where mark is set the bookmark that ends it.
 func (st *stream) initial(mark bool) error {
-	items, version := st.server.store.list(st.resource, st.match)
+	items, version := st.server.store.List(st.resource, st.match)
 	st.version = version
 	for _, o := range items {
 		if err := st.out.Encode(&watch.Event{Type: watch.Added, Object: o}); err != nil {
@@ -210,7 +212,7 @@ func (st *stream) initial(mark bool) error {
 }
 
 func (st *stream) bookmark(annotations map[string]string) error {
-	o, err := st.resource.newObject(scheme.Scheme)
+	o, err := st.resource.NewObject(scheme.Scheme)
 	if err != nil {
 		return err
 	}
@@ -224,7 +226,7 @@ func (st *stream) bookmark(annotations map[string]string) error {
 
 // catchUp sends the changes since the last one and returns what tells of the next.
 func (st *stream) catchUp() (<-chan struct{}, error) {
-	changes, changed, err := st.server.store.since(st.resource, st.version)
+	changes, changed, err := st.server.store.Since(st.resource, st.version)
 	if err != nil {
 		status, _ := statusOf(err)
 		if sent := st.out.Encode(&watch.Event{Type: watch.Error, Object: status}); sent != nil {
@@ -233,8 +235,8 @@ func (st *stream) catchUp() (<-chan struct{}, error) {
 		return nil, err
 	}
 	for _, c := range changes {
-		st.version = c.version
-		event, ok := c.event(st.match)
+		st.version = c.Version
+		event, ok := c.Event(st.match)
 		if !ok {
 			continue
 		}

@@ -15,6 +15,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 // Options of a server. The zero value serves HTTPS on a free loopback port, with a
@@ -35,11 +37,11 @@ type Options struct {
 
 // Server is a running API server. All methods may be called at any time from any goroutine.
 type Server struct {
-	store   *store
+	store   *storage.Store
 	faults  faults
 	journal journal
 	watches watches
-	fields  fieldOwners
+	fields  storage.FieldOwners
 	options Options
 	address string
 	tls     *tls.Config
@@ -69,7 +71,7 @@ func Start(o Options) (*Server, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Server{store: newStore(o.History, o.Now), fields: newFieldOwners(), options: o, address: o.Address, journal: journal{keep: o.Log}}
+	s := &Server{store: storage.New(o.History, o.Now), fields: storage.NewFieldOwners(), options: o, address: o.Address, journal: journal{keep: o.Log}}
 	if !o.PlainHTTP {
 		var err error
 		if s.tls, s.ca, err = selfSigned(o.Address, o.Now()); err != nil {
@@ -140,7 +142,7 @@ func (s *Server) DropWatches(m Match) int { return s.watches.drop(m) }
 func (s *Server) Watches(m Match) int { return s.watches.count(m) }
 
 // Compact forgets all history, so that a watch that resumes from an older version gets 410 Expired.
-func (s *Server) Compact() { s.store.compact() }
+func (s *Server) Compact() { s.store.Compact() }
 
 // Requests returns the remembered requests that m selects, in the order of their answers.
 func (s *Server) Requests(m Match) []Request { return s.journal.find(m) }
@@ -213,8 +215,8 @@ func (s *Server) abandon(req *http.Request, call Request) error {
 
 // work carries a request out.
 func (s *Server) work(w http.ResponseWriter, req *http.Request, call Request) (runtime.Object, int, error) {
-	r, ok := s.store.resource(call.gvr())
-	if !ok || (call.Subresource != "" && (call.Subresource != "status" || !r.status)) {
+	r, ok := s.store.Find(call.gvr())
+	if !ok || (call.Subresource != "" && (call.Subresource != "status" || !r.Status)) {
 		return nil, 0, apierrors.NewGenericServerResponse(http.StatusNotFound, call.Verb, call.gvr().GroupResource(), "", "the server could not find the requested resource", 0, true)
 	}
 	code := http.StatusOK
@@ -222,7 +224,7 @@ func (s *Server) work(w http.ResponseWriter, req *http.Request, call Request) (r
 	var err error
 	switch call.Verb {
 	case "get":
-		o, err = s.store.get(r, call.key())
+		o, err = s.store.Get(r, call.key())
 	case "list":
 		o, err = s.list(req, r, call)
 	case "watch":

@@ -7,11 +7,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
 func dryRun(req *http.Request) bool { return req.URL.Query().Get("dryRun") == metav1.DryRunAll }
 
-func (s *Server) create(w http.ResponseWriter, req *http.Request, r *resource, call Request) (runtime.Object, error) {
+func (s *Server) create(w http.ResponseWriter, req *http.Request, r *storage.Resource, call Request) (runtime.Object, error) {
 	if call.Name != "" {
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource(), "create "+call.Subresource)
 	}
@@ -22,15 +24,15 @@ func (s *Server) create(w http.ResponseWriter, req *http.Request, r *resource, c
 	if err := place(o, r, call); err != nil {
 		return nil, err
 	}
-	return s.store.create(r, o, false, dryRun(req))
+	return s.store.Create(r, o, dryRun(req))
 }
 
 // place makes the object's namespace that of the request, or refuses a contradiction.
-func place(o object, r *resource, call Request) error {
+func place(o storage.Object, r *storage.Resource, call Request) error {
 	switch {
-	case !r.namespaced && o.GetNamespace() != "":
+	case !r.Namespaced && o.GetNamespace() != "":
 		return apierrors.NewBadRequest(fmt.Sprintf("metadata.namespace: %q is not allowed, %s have no namespace", o.GetNamespace(), r.Resource))
-	case r.namespaced && call.Namespace == "":
+	case r.Namespaced && call.Namespace == "":
 		return apierrors.NewBadRequest("namespace: an object of " + r.Resource + " needs one in its path")
 	case o.GetNamespace() == "":
 		o.SetNamespace(call.Namespace)
@@ -40,7 +42,7 @@ func place(o object, r *resource, call Request) error {
 	return nil
 }
 
-func (s *Server) update(w http.ResponseWriter, req *http.Request, r *resource, call Request) (runtime.Object, error) {
+func (s *Server) update(w http.ResponseWriter, req *http.Request, r *storage.Resource, call Request) (runtime.Object, error) {
 	o, err := decodeObject(w, req, r)
 	if err != nil {
 		return nil, err
@@ -48,20 +50,20 @@ func (s *Server) update(w http.ResponseWriter, req *http.Request, r *resource, c
 	if err := place(o, r, call); err != nil {
 		return nil, err
 	}
-	return s.store.update(r, call.Subresource, call.key(), dryRun(req), func(old object) (object, error) {
-		return s.fields.track(r, call.Subresource, manager(req), old, o)
+	return s.store.Update(r, call.Subresource, call.key(), dryRun(req), func(old storage.Object) (storage.Object, error) {
+		return s.fields.Track(r, call.Subresource, manager(req), old, o)
 	})
 }
 
-func (s *Server) delete(w http.ResponseWriter, req *http.Request, r *resource, call Request) (runtime.Object, error) {
+func (s *Server) delete(w http.ResponseWriter, req *http.Request, r *storage.Resource, call Request) (runtime.Object, error) {
 	opts, err := deleteOptions(w, req)
 	if err != nil {
 		return nil, err
 	}
-	return s.store.delete(r, call.key(), opts.Preconditions, dryRun(req) || len(opts.DryRun) > 0)
+	return s.store.Delete(r, call.key(), opts.Preconditions, dryRun(req) || len(opts.DryRun) > 0)
 }
 
-func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, r *resource, call Request) (runtime.Object, error) {
+func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, r *storage.Resource, call Request) (runtime.Object, error) {
 	match, err := filter(req, r, call)
 	if err != nil {
 		return nil, err
@@ -70,9 +72,9 @@ func (s *Server) deleteCollection(w http.ResponseWriter, req *http.Request, r *r
 	if err != nil {
 		return nil, err
 	}
-	items, version := s.store.list(r, match)
+	items, version := s.store.List(r, match)
 	for _, o := range items {
-		_, err := s.store.delete(r, keyOf(o), opts.Preconditions, dryRun(req) || len(opts.DryRun) > 0)
+		_, err := s.store.Delete(r, storage.KeyOf(o), opts.Preconditions, dryRun(req) || len(opts.DryRun) > 0)
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package kubeapi
+package storage
 
 import (
 	"fmt"
@@ -22,28 +22,28 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// change is one entry of a table's history. old is nil for a creation, now is nil for a deletion;
+// Change is one entry of a table's history. old is nil for a creation, now is nil for a deletion;
 // last is what a DELETED event shows.
-type change struct {
-	version uint64
-	old     object
-	now     object
-	last    object
+type Change struct {
+	Version uint64
+	old     Object
+	now     Object
+	last    Object
 }
 
 // table holds one collection and the recent changes to it.
 type table struct {
-	res     *resource
-	objects map[types.NamespacedName]object
-	history []change
+	res     *Resource
+	objects map[types.NamespacedName]Object
+	history []Change
 	// floor is the newest version that history no longer holds: a watch from before it has expired.
 	floor uint64
 	// changed is closed, and replaced, when history grows or is cut.
 	changed chan struct{}
 }
 
-// store is the storage below the server: collections under one rising version.
-type store struct {
+// Store is the storage below the server: collections under one rising version.
+type Store struct {
 	mu      sync.RWMutex
 	version uint64
 	tables  map[schema.GroupVersionResource]*table
@@ -51,15 +51,17 @@ type store struct {
 	now     func() time.Time
 }
 
-func newStore(keep int, now func() time.Time) *store {
-	s := &store{version: 1, tables: map[schema.GroupVersionResource]*table{}, keep: keep, now: now}
-	for _, r := range served() {
-		s.tables[r.GroupVersionResource] = &table{res: r, objects: map[types.NamespacedName]object{}, changed: make(chan struct{})}
+// New returns an empty store that keeps that many changes of each resource for watches.
+func New(keep int, now func() time.Time) *Store {
+	s := &Store{version: 1, tables: map[schema.GroupVersionResource]*table{}, keep: keep, now: now}
+	for _, r := range Served() {
+		s.tables[r.GroupVersionResource] = &table{res: r, objects: map[types.NamespacedName]Object{}, changed: make(chan struct{})}
 	}
 	return s
 }
 
-func (s *store) resource(gvr schema.GroupVersionResource) (*resource, bool) {
+// Find returns a served resource.
+func (s *Store) Find(gvr schema.GroupVersionResource) (*Resource, bool) {
 	t, ok := s.tables[gvr]
 	if !ok {
 		return nil, false
@@ -67,13 +69,14 @@ func (s *store) resource(gvr schema.GroupVersionResource) (*resource, bool) {
 	return t.res, true
 }
 
-func (s *store) get(r *resource, key types.NamespacedName) (object, error) {
+// Get returns a stored object, which must not be changed.
+func (s *Store) Get(r *Resource, key types.NamespacedName) (Object, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.tables[r.GroupVersionResource].find(key)
 }
 
-func (t *table) find(key types.NamespacedName) (object, error) {
+func (t *table) find(key types.NamespacedName) (Object, error) {
 	o, ok := t.objects[key]
 	if !ok {
 		return nil, apierrors.NewNotFound(t.res.GroupResource(), key.Name)
@@ -81,11 +84,11 @@ func (t *table) find(key types.NamespacedName) (object, error) {
 	return o, nil
 }
 
-// list returns the matching objects in the order of namespace and name, and the version they are of.
-func (s *store) list(r *resource, match func(object) bool) ([]object, uint64) {
+// List returns the matching objects in the order of namespace and name, and the version they are of.
+func (s *Store) List(r *Resource, match func(Object) bool) ([]Object, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var found []object
+	var found []Object
 	for _, o := range s.tables[r.GroupVersionResource].objects {
 		if match(o) {
 			found = append(found, o)
@@ -102,7 +105,7 @@ func (s *store) list(r *resource, match func(object) bool) ([]object, uint64) {
 }
 
 // record appends a change and wakes the watches. The caller holds the lock.
-func (s *store) record(t *table, c change) {
+func (s *Store) record(t *table, c Change) {
 	t.history = append(t.history, c)
 	if extra := len(t.history) - s.keep; extra > 0 {
 		t.cut(extra)
@@ -115,7 +118,7 @@ func (t *table) cut(n int) {
 	if n == 0 {
 		return
 	}
-	t.floor = t.history[n-1].version
+	t.floor = t.history[n-1].Version
 	t.history = slices.Clone(t.history[n:])
 }
 
@@ -124,21 +127,21 @@ func (t *table) wake() {
 	t.changed = make(chan struct{})
 }
 
-// since returns the changes after version, and a channel that is closed at the next one. It fails
+// Since returns the changes after version, and a channel that is closed at the next one. It fails
 // with an Expired error where the history no longer reaches back that far.
-func (s *store) since(r *resource, version uint64) ([]change, <-chan struct{}, error) {
+func (s *Store) Since(r *Resource, version uint64) ([]Change, <-chan struct{}, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t := s.tables[r.GroupVersionResource]
 	if version < t.floor {
 		return nil, nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, t.floor))
 	}
-	i, _ := slices.BinarySearchFunc(t.history, version+1, func(c change, v uint64) int { return int(c.version) - int(v) })
+	i, _ := slices.BinarySearchFunc(t.history, version+1, func(c Change, v uint64) int { return int(c.Version) - int(v) })
 	return slices.Clone(t.history[i:]), t.changed, nil
 }
 
-// compact forgets the whole history, so that every watch from an older version expires.
-func (s *store) compact() {
+// Compact forgets the whole history, so that every watch from an older version expires.
+func (s *Store) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.tables {
@@ -149,28 +152,34 @@ func (s *store) compact() {
 }
 
 // commit stores o as a new version. The caller holds the lock and no longer changes o.
-func (s *store) commit(t *table, old, o object) object {
+func (s *Store) commit(t *table, old, o Object) Object {
 	s.version++
 	o.SetResourceVersion(strconv.FormatUint(s.version, 10))
-	o.GetObjectKind().SetGroupVersionKind(t.res.gvk())
-	t.objects[keyOf(o)] = o
-	s.record(t, change{version: s.version, old: old, now: o})
+	o.GetObjectKind().SetGroupVersionKind(t.res.GVK())
+	t.objects[KeyOf(o)] = o
+	s.record(t, Change{Version: s.version, old: old, now: o})
 	return o
 }
 
-func keyOf(o object) types.NamespacedName {
+// KeyOf returns namespace and name of o.
+func KeyOf(o Object) types.NamespacedName {
 	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// create stores a new object and returns it. o is taken over. put keeps what a client may not set.
-func (s *store) create(r *resource, o object, put, dryRun bool) (object, error) {
+// Create stores a new object and returns it. o is taken over.
+func (s *Store) Create(r *Resource, o Object, dryRun bool) (Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.create(r, o, false, dryRun)
+}
+
+// create is Create under the lock. put keeps what a client may not set.
+func (s *Store) create(r *Resource, o Object, put, dryRun bool) (Object, error) {
 	t := s.tables[r.GroupVersionResource]
 	if err := t.name(o); err != nil {
 		return nil, err
 	}
-	if _, exists := t.objects[keyOf(o)]; exists {
+	if _, exists := t.objects[KeyOf(o)]; exists {
 		return nil, apierrors.NewAlreadyExists(r.GroupResource(), o.GetName())
 	}
 	if !put && o.GetResourceVersion() != "" {
@@ -183,7 +192,7 @@ func (s *store) create(r *resource, o object, put, dryRun bool) (object, error) 
 	o.SetCreationTimestamp(metav1.NewTime(s.now().Truncate(time.Second)))
 	o.SetDeletionTimestamp(nil)
 	o.SetGeneration(1)
-	if r.status && !r.statusOnCreate && !put {
+	if r.Status && !r.StatusOnCreate && !put {
 		clearMember(o, "Status")
 	}
 	if dryRun {
@@ -193,14 +202,14 @@ func (s *store) create(r *resource, o object, put, dryRun bool) (object, error) 
 }
 
 // name completes generateName and checks the result.
-func (t *table) name(o object) error {
+func (t *table) name(o Object) error {
 	if o.GetName() == "" && o.GetGenerateName() != "" {
 		const maxBase = 58 // 63 less five random characters, as the API server cuts it.
 		base := o.GetGenerateName()
 		base = base[:min(len(base), maxBase)]
 		for {
 			o.SetName(base + rand.String(5))
-			if _, taken := t.objects[keyOf(o)]; !taken {
+			if _, taken := t.objects[KeyOf(o)]; !taken {
 				break
 			}
 		}
@@ -214,20 +223,20 @@ func (t *table) name(o object) error {
 	return nil
 }
 
-func (t *table) invalid(o object, errs ...*field.Error) error {
-	return apierrors.NewInvalid(t.res.gvk().GroupKind(), o.GetName(), errs)
+func (t *table) invalid(o Object, errs ...*field.Error) error {
+	return apierrors.NewInvalid(t.res.GVK().GroupKind(), o.GetName(), errs)
 }
 
-func clearMember(o object, name string) {
+func clearMember(o Object, name string) {
 	if v, ok := member(o, name); ok {
 		v.Set(reflect.Zero(v.Type()))
 	}
 }
 
-// update replaces an object by what mutate makes of it. mutate gets its own copy and runs under the
+// Update replaces an object by what mutate makes of it. mutate gets its own copy and runs under the
 // lock, so a patch is atomic. subresource is "" or "status". A result equal to what is stored is not
 // written, as in the API server.
-func (s *store) update(r *resource, subresource string, key types.NamespacedName, dryRun bool, mutate func(object) (object, error)) (object, error) {
+func (s *Store) Update(r *Resource, subresource string, key types.NamespacedName, dryRun bool, mutate func(Object) (Object, error)) (Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[r.GroupVersionResource]
@@ -259,9 +268,9 @@ func (s *store) update(r *resource, subresource string, key types.NamespacedName
 }
 
 // checkUpdate refuses an update of another object or of another version than the stored one.
-func (t *table) checkUpdate(old, o object) error {
-	if keyOf(o) != keyOf(old) {
-		return apierrors.NewBadRequest(fmt.Sprintf("the object is %s, the request is for %s", keyOf(o), keyOf(old)))
+func (t *table) checkUpdate(old, o Object) error {
+	if KeyOf(o) != KeyOf(old) {
+		return apierrors.NewBadRequest(fmt.Sprintf("the object is %s, the request is for %s", KeyOf(o), KeyOf(old)))
 	}
 	if o.GetUID() != "" && o.GetUID() != old.GetUID() {
 		return t.conflict(old, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", o.GetUID(), old.GetUID()))
@@ -272,31 +281,31 @@ func (t *table) checkUpdate(old, o object) error {
 	return nil
 }
 
-func (t *table) conflict(o object, err error) error {
+func (t *table) conflict(o Object, err error) error {
 	return apierrors.NewConflict(t.res.GroupResource(), o.GetName(), err)
 }
 
 // keepFixed restores what an update through subresource may not change.
-func (t *table) keepFixed(subresource string, old, o object) {
+func (t *table) keepFixed(subresource string, old, o Object) {
 	o.SetUID(old.GetUID())
 	o.SetResourceVersion(old.GetResourceVersion())
 	o.SetGeneration(old.GetGeneration())
 	o.SetCreationTimestamp(old.GetCreationTimestamp())
 	o.SetDeletionTimestamp(old.GetDeletionTimestamp())
 	o.SetDeletionGracePeriodSeconds(old.GetDeletionGracePeriodSeconds())
-	o.GetObjectKind().SetGroupVersionKind(t.res.gvk())
+	o.GetObjectKind().SetGroupVersionKind(t.res.GVK())
 	switch {
 	case subresource == "status":
 		managed := o.GetManagedFields()
 		copyMember(o, old, "Spec")
 		copyMember(o, old, "ObjectMeta")
 		o.SetManagedFields(managed)
-	case t.res.status:
+	case t.res.Status:
 		copyMember(o, old, "Status")
 	}
 }
 
-func (t *table) specChanged(old, o object) bool {
+func (t *table) specChanged(old, o Object) bool {
 	a, ok := member(old, "Spec")
 	if !ok {
 		return false
@@ -305,8 +314,8 @@ func (t *table) specChanged(old, o object) bool {
 	return !equality.Semantic.DeepEqual(a.Interface(), b.Interface())
 }
 
-// delete removes an object, or only marks it while finalizers hold it. It returns the last state.
-func (s *store) delete(r *resource, key types.NamespacedName, pre *metav1.Preconditions, dryRun bool) (object, error) {
+// Delete removes an object, or only marks it while finalizers hold it. It returns the last state.
+func (s *Store) Delete(r *Resource, key types.NamespacedName, pre *metav1.Preconditions, dryRun bool) (Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.tables[r.GroupVersionResource]
@@ -337,18 +346,18 @@ func (s *store) delete(r *resource, key types.NamespacedName, pre *metav1.Precon
 }
 
 // remove takes an object out. last is taken over. The caller holds the lock.
-func (s *store) remove(t *table, last object) object {
+func (s *Store) remove(t *table, last Object) Object {
 	s.version++
-	old := t.objects[keyOf(last)]
-	delete(t.objects, keyOf(last))
+	old := t.objects[KeyOf(last)]
+	delete(t.objects, KeyOf(last))
 	last.SetResourceVersion(strconv.FormatUint(s.version, 10))
-	s.record(t, change{version: s.version, old: old, last: last})
+	s.record(t, Change{Version: s.version, old: old, last: last})
 	return last
 }
 
-// event turns a change into what a watch with that filter shows, if anything: an object that comes
+// Event turns a change into what a watch with that filter shows, if anything: an object that comes
 // into the filter is ADDED, one that leaves it DELETED.
-func (c change) event(match func(object) bool) (watch.Event, bool) {
+func (c Change) Event(match func(Object) bool) (watch.Event, bool) {
 	before := c.old != nil && match(c.old)
 	switch after := c.now != nil && match(c.now); {
 	case after && before:
@@ -357,11 +366,40 @@ func (c change) event(match func(object) bool) (watch.Event, bool) {
 		return watch.Event{Type: watch.Added, Object: c.now}, true
 	case before && c.now != nil:
 		gone := clone(c.old)
-		gone.SetResourceVersion(strconv.FormatUint(c.version, 10))
+		gone.SetResourceVersion(strconv.FormatUint(c.Version, 10))
 		return watch.Event{Type: watch.Deleted, Object: gone}, true
 	case before:
 		return watch.Event{Type: watch.Deleted, Object: c.last}, true
 	default:
 		return watch.Event{}, false
 	}
+}
+
+// Put creates o as it is, or replaces what is there, keeping the identity of the stored object.
+func (s *Store) Put(r *Resource, o Object) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tables[r.GroupVersionResource]
+	old, exists := t.objects[KeyOf(o)]
+	if !exists {
+		_, err := s.create(r, o, true, false)
+		return err
+	}
+	if o.GetUID() == "" {
+		o.SetUID(old.GetUID())
+	}
+	o.SetCreationTimestamp(old.GetCreationTimestamp())
+	o.SetGeneration(old.GetGeneration() + 1)
+	s.commit(t, old, o)
+	return nil
+}
+
+// ByKind returns the resource that holds objects of a kind.
+func (s *Store) ByKind(gvk schema.GroupVersionKind) (*Resource, bool) {
+	for _, t := range s.tables {
+		if t.res.GVK() == gvk {
+			return t.res, true
+		}
+	}
+	return nil, false
 }
