@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,10 +16,14 @@ import (
 )
 
 // machine lists what a cluster changes on this machine while it runs: mounts, interfaces,
-// addresses, routes, control groups, kernel settings, folders, and its processes.
-func machine(t *testing.T) map[string][]string {
+// addresses, routes, control groups, kernel settings, folders, and its processes. What
+// belongs to other clusters, with state folders not below root, is left out; alone tells
+// whether there are none, and only then are kernel settings and shared folders listed.
+func machine(t *testing.T, root string) (state map[string][]string, alone bool) {
 	t.Helper()
-	state := map[string][]string{}
+	state = map[string][]string{}
+	own, others := processes(t, root)
+	state["processes"] = own
 	for name, line := range map[string][]string{
 		"links":     {"ip", "-o", "link"},
 		"addresses": {"ip", "-o", "addr", "show", "scope", "global"},
@@ -26,18 +31,36 @@ func machine(t *testing.T) map[string][]string {
 	} {
 		out, err := exec.Command(line[0], line[1:]...).Output()
 		must(t, err)
-		state[name] = strings.Split(strings.TrimSpace(string(out)), "\n")
+		state[name] = withoutOthers(strings.Split(strings.TrimSpace(string(out)), "\n"))
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	must(t, err)
-	state["mounts"] = strings.Split(strings.TrimSpace(string(mounts)), "\n")
-	state["cgroups"] = folders(t, "/sys/fs/cgroup", 9)
-	for _, dir := range []string{"/run", "/etc/cdi", "/var/lib", "/var/log", "/var/tmp", "/opt", "/usr/libexec"} {
+	for line := range strings.Lines(string(mounts)) {
+		if !strings.HasPrefix(line, "nsfs ") || strings.Contains(line, root) {
+			state["mounts"] = append(state["mounts"], line)
+		}
+	}
+	// A cluster has one group at the top of each hierarchy; deeper ones are other programs'.
+	state["cgroups"] = withoutOthers(folders(t, "/sys/fs/cgroup", 2))
+	if len(others) > 0 {
+		return state, false
+	}
+	for _, dir := range []string{"/run", "/etc/cdi", "/var/lib", "/var/log", "/opt", "/usr/libexec"} {
 		state[dir] = folders(t, dir, 2)
 	}
 	state["sysctls"] = sysctls(t)
-	state["processes"] = processes(t)
-	return state
+	return state, true
+}
+
+// otherCluster matches the name that a cluster's link and control group have, those of this
+// test excepted.
+var otherCluster = regexp.MustCompile(`\bkc-(.*)`)
+
+func withoutOthers(lines []string) []string {
+	return slices.DeleteFunc(lines, func(line string) bool {
+		m := otherCluster.FindStringSubmatch(line)
+		return m != nil && !strings.HasPrefix(m[1], smokeName)
+	})
 }
 
 // folders lists the folders below dir, down to a depth.
@@ -87,24 +110,26 @@ func sysctls(t *testing.T) []string {
 	return found
 }
 
-// processes lists the programs of a cluster that run, whoever's they are. What has ended but
-// is not reaped yet has no command line.
-func processes(t *testing.T) []string {
+// processes lists every process of a cluster whose state folder is below root, and the
+// state folders of other clusters.
+func processes(t *testing.T, root string) (own, others []string) {
 	t.Helper()
-	names := []string{"etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "kubelet", "containerd", "containerd-shim", "runc", "pause"}
-	var found []string
-	files, err := filepath.Glob("/proc/[0-9]*/comm")
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	must(t, err)
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
-		line, lineErr := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
-		if errors.Join(err, lineErr) != nil || len(line) == 0 {
-			continue
+		if err != nil {
+			continue // it has ended
 		}
-		if name := strings.TrimSpace(string(raw)); slices.Contains(names, name) {
-			found = append(found, name)
+		for pair := range strings.SplitSeq(string(raw), "\x00") {
+			owner, marked := strings.CutPrefix(pair, "TEST_CLUSTER_OWNER=")
+			switch {
+			case marked && strings.HasPrefix(owner, root+"/"):
+				own = append(own, f)
+			case marked:
+				others = append(others, owner)
+			}
 		}
 	}
-	slices.Sort(found)
-	return found
+	return own, others
 }
