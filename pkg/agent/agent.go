@@ -24,9 +24,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
@@ -57,6 +59,8 @@ type Agent struct {
 	library    *nvml.Library
 	locks      *lock.Locker
 	catalog    *catalog.Catalog
+	journal    *journal.Store
+	base       *cdi.Base
 	engine     *prepare.Engine
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
@@ -86,6 +90,11 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	a.endServing = end
 	stopEvents := a.startEvents(serving)
 	defer stopEvents()
+	presence, err := a.join(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = presence.Leave() }()
 	if err := a.build(serving); err != nil {
 		return err
 	}
@@ -96,10 +105,25 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	group.Go(func() error { return probes.ServeGRPC(serving, health, probes.NewHealth(checks)) })
 	group.Go(func() error { return a.serve(ctx, serving) })
 	err = group.Wait()
+	if err == nil {
+		a.tidy(context.WithoutCancel(ctx), presence)
+	}
 	if cause := context.Cause(serving); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause
 	}
 	return err
+}
+
+// join makes the data directory and this process one of those that use it.
+func (a *Agent) join(ctx context.Context) (*lock.Presence, error) {
+	if err := os.MkdirAll(a.config.DataDir(), 0o750); err != nil {
+		return nil, fmt.Errorf("--kubelet-plugins-dir: %w", err)
+	}
+	presence, err := lock.Join(ctx, a.stateDir(presenceFile))
+	if err != nil {
+		return nil, fmt.Errorf("--kubelet-plugins-dir: %w", err)
+	}
+	return presence, nil
 }
 
 // listen opens the probes' ports first, so that a taken port is an error at once.

@@ -38,23 +38,20 @@ const (
 // hardware is looked at and nothing runs yet.
 func (a *Agent) build(ctx context.Context) error {
 	c := a.config
-	if err := os.MkdirAll(c.DataDir(), 0o750); err != nil {
-		return fmt.Errorf("--kubelet-plugins-dir: %w", err)
-	}
 	hook, err := installHook(c.CDIHook, c.DataDir())
 	if err != nil {
 		return err
 	}
 	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
-	if a.locks, err = lock.Open(a.stateDir("locks"), lock.Options{MaxWait: lockWait}); err != nil {
+	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}
 	a.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
 		Scanner:    inventory.NewScanner(a.library, tree),
-		Memory:     topology.Store{Path: a.stateDir("nvlink.json")},
+		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
 		Derive:     derive(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes),
 		Reporter:   a.reporter,
 		Meter:      a.metrics,
@@ -75,26 +72,27 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 	if err != nil {
 		return fmt.Errorf("--cdi-dir: %w", err)
 	}
-	store, err := journal.Open(a.stateDir("claims"))
+	a.journal, err = journal.Open(a.stateDir(claimsDir))
 	if err != nil {
 		return fmt.Errorf("directory of claim records: %w", err)
 	}
-	a.metrics.CountClaims(store.Count)
+	a.metrics.CountClaims(a.journal.Count)
 	boot, err := bootID(c.ProcRoot)
 	if err != nil {
 		return err
 	}
+	a.base = cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
+		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
+		HookPath:      hook,
+		DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
+		Logger:        klog.FromContext(ctx),
+	}})
 	a.engine, err = prepare.New(prepare.Config{
-		Journal: store,
-		Locks:   a.locks,
-		Specs:   dir,
-		Base: cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
-			DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
-			HookPath:      hook,
-			DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
-			Logger:        klog.FromContext(ctx),
-		}}),
-		HoldersDir: a.stateDir("holders"),
+		Journal:    a.journal,
+		Locks:      a.locks,
+		Specs:      dir,
+		Base:       a.base,
+		HoldersDir: a.stateDir(holdersDir),
 		BootID:     boot,
 		Handlers:   map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
 		HolderWait: c.HolderWait,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -80,16 +79,8 @@ func openAndLock(path string) (*os.File, error) {
 		}
 		return fail(fmt.Errorf("lock %s: %w", path, err))
 	}
-	mine, err := f.Stat()
-	if err != nil {
-		return fail(fmt.Errorf("lock %s: %w", path, err))
-	}
-	named, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(mine, named) {
-		return fail(errGone)
-	}
-	if err != nil {
-		return fail(fmt.Errorf("lock %s: %w", path, err))
+	if err := stillNamed(f, path); err != nil {
+		return fail(err)
 	}
 	return f, nil
 }

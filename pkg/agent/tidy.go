@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+// Names below the plugin's data directory.
+const (
+	claimsDir    = "claims"
+	holdersDir   = "holders"
+	locksDir     = "locks"
+	nvlinkFile   = "nvlink.json"
+	presenceFile = "present"
+	// metadataDir is the library's.
+	metadataDir = "dra-device-metadata"
+)
+
+// tidy removes what this process and its predecessors left on the node, so that an uninstall
+// leaves nothing. A plugin cannot tell an uninstall from a restart, so it does this at every
+// end at which nobody could miss it: no claim is prepared, and no other instance is there. What
+// is removed is made again at the next start.
+func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
+	logger := klog.FromContext(ctx)
+	if a.journal.Count() > 0 || !presence.Alone() {
+		return
+	}
+	// Looked at again now that nobody can join: the other instance may have prepared a claim.
+	if a.journal.Count() > 0 {
+		return
+	}
+	var errs []error
+	if err := a.base.Remove(ctx); err != nil {
+		errs = append(errs, err)
+	}
+	for _, name := range a.removable() {
+		errs = append(errs, os.RemoveAll(a.stateDir(name)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		logger.Error(err, "Not all of this node's state could be removed", "directory", a.config.DataDir())
+		return
+	}
+	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", a.config.DataDir())
+}
+
+// removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
+// without it, the domains of the others would get new names.
+func (a *Agent) removable() []string {
+	names := []string{holdersDir, locksDir, metadataDir, filepath.Base(a.config.CDIHook)}
+	if a.topologyIsWhole() {
+		names = append(names, nvlinkFile)
+	}
+	if entries, err := os.ReadDir(a.stateDir(filepath.Join(claimsDir, "quarantine"))); err != nil || len(entries) == 0 {
+		// Records that were set aside are evidence.
+		names = append(names, claimsDir)
+	}
+	entries, err := os.ReadDir(a.config.DataDir())
+	if err != nil {
+		return names
+	}
+	for _, e := range entries {
+		// Sockets of instances that were killed; nobody else removes them.
+		if strings.HasPrefix(e.Name(), "dra") && strings.HasSuffix(e.Name(), ".sock") || e.Name() == "serialize.lock" {
+			names = append(names, e.Name())
+		}
+	}
+	return append(names, presenceFile)
+}
+
+// topologyIsWhole tells whether the domains would be the same without the memory of them.
+func (a *Agent) topologyIsWhole() bool {
+	view := a.catalog.View()
+	if !view.Snapshot.Driver.Present {
+		return false
+	}
+	afresh, _ := topology.Resolve(view.Snapshot, topology.Memory{})
+	return fmt.Sprint(afresh.Domains) == fmt.Sprint(view.Assignment.Domains)
+}
