@@ -77,10 +77,17 @@ func stillNamed(f *os.File, path string) error {
 	return nil
 }
 
-// Alone tells whether no other process is present. If so, newcomers wait in Join until Leave;
-// the caller may remove the file with the rest.
+// Alone tells whether no other process is present. If so, newcomers wait in Join until Leave,
+// and the caller may remove the file with the rest. It is for a process that is about to leave:
+// of two that ask at the same moment one may be told that it is alone, never both.
 func (p *Presence) Alone() bool {
-	return unix.Flock(int(p.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	fd := int(p.file.Fd())
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return true
+	}
+	// The kernel drops the shared lock before it tries the exclusive one (flock(2)).
+	_ = unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB)
+	return false
 }
 
 // Leave ends the presence.
