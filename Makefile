@@ -1,0 +1,106 @@
+# Targets for people; `make help` lists them. Everything is built from the Go module proxy and
+# Debian packages; nothing needs a container engine or a GPU.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VERSION ?= $(shell cat VERSION)
+IMAGE ?= localhost/gpu-dra-driver:$(VERSION)
+OUT := $(CURDIR)/bin
+DIST := $(CURDIR)/dist
+CHART := deployments/helm/gpu-dra-driver
+GO ?= go
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+# NVML is loaded with dlopen: a linker that binds at start would end the program before that.
+LINK := -extldflags=-Wl,-z,lazy
+# Nested modules: heavy things that only tests and tools need.
+NESTED := test/apivalidation test/chart deployments/container
+
+step = @printf '\n==> %s\n' "$(1)"
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z][a-z0-9-]*:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
+
+.PHONY: build
+build: ## Build the programs into bin/
+	OUT=$(OUT) VERSION=$(VERSION) deployments/container/build-binaries.sh
+	$(GO) build -o $(OUT)/gpusim ./test/gpusim/cmd/gpusim
+	$(GO) build -o $(OUT)/cluster ./test/cluster/cmd/cluster
+	@printf 'Built %s. Next: make demo\n' "$(OUT)"
+
+.PHONY: packages
+packages: ## Install the Debian packages that tests and demo need
+	@missing=""; for p in runc busybox-static strace gcc libc6-dev iproute2; do \
+	  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -n "$$missing" ]; then echo "==> installing$$missing"; \
+	  apt-get install -y --no-install-recommends $$missing >/dev/null 2>&1 || \
+	  { apt-get update >/dev/null && apt-get install -y --no-install-recommends $$missing >/dev/null; }; fi
+
+.PHONY: demo
+demo: packages ## The main job without Kubernetes: four GPUs of one NVLink domain in a container
+	$(GO) run -ldflags '$(LINK)' ./demo/cmd/demo
+
+.PHONY: test
+test: packages ## Unit, property, simulator, allocator, process and crash tests, with the race detector
+	$(call step,product and test packages)
+	$(GO) test -race -ldflags '$(LINK)' $$($(GO) list ./... | grep -v /test/e2e)
+	$(call step,image builder)
+	cd deployments/container && $(GO) test -race ./...
+	@echo; echo 'All passed. Next: make test-e2e, the same on a real Kubernetes.'
+
+.PHONY: lint
+lint: ## Vet, format and lint every module
+	$(call step,golangci-lint)
+	cd tools/lint && $(GO) build -o $(OUT)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(OUT)/golangci-lint run ./...
+	for m in $(NESTED); do (echo "==> $$m"; cd $$m && $(OUT)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
+	$(call step,modules are tidy)
+	$(GO) mod tidy -diff
+	for m in $(NESTED); do (cd $$m && $(GO) mod tidy -diff); done
+	$(call step,generated pages are current)
+	$(GO) run ./docs/gen -check
+
+.PHONY: docs
+docs: ## Write the generated reference pages anew
+	$(GO) run ./docs/gen
+	cd test/chart && $(GO) run ./cmd/chartctl docs $(CURDIR)/$(CHART)
+
+.PHONY: image
+image: ## Build the image, without a container engine, into dist/
+	OUT=$(DIST)/bin VERSION=$(VERSION) deployments/container/build-binaries.sh
+	cd deployments/container && $(GO) build -o $(DIST)/imagebuild ./cmd/imagebuild
+	$(DIST)/imagebuild --config deployments/container/image.yaml --define BIN=$(DIST)/bin --define VERSION=$(VERSION) \
+	  --name $(IMAGE) --out $(DIST)/gpu-dra-driver.tar
+	@echo 'Next: ctr images import dist/gpu-dra-driver.tar, or make demo-cluster'
+
+.PHONY: chart
+chart: ## Test the Helm chart and package it into dist/
+	cd test/chart && $(GO) test ./... && $(GO) build -o $(OUT)/chartctl ./cmd/chartctl
+	mkdir -p $(DIST) && $(OUT)/chartctl package $(CHART) $(DIST)
+
+.PHONY: validation
+validation: ## Hold the slices against the API server's own validation
+	cd test/apivalidation && $(GO) test ./...
+
+.PHONY: demo-cluster
+demo-cluster: packages ## The main job on a real one-node Kubernetes, through chart and image
+	$(GO) run ./demo/cmd/democluster up
+
+.PHONY: demo-cluster-down
+demo-cluster-down: ## End what demo-cluster started and leave the machine as it was
+	$(GO) run ./demo/cmd/democluster down
+
+.PHONY: test-e2e
+test-e2e: packages chart validation ## End-to-end tests on a real one-node Kubernetes
+	$(call step,end-to-end tests)
+	$(GO) test -timeout 60m -v ./test/e2e/...
+
+.PHONY: bench
+bench: packages ## Measure what docs/performance.md states
+	$(GO) run ./test/bench/cmd/bench
+
+.PHONY: clean
+clean: ## Remove what was built here
+	rm -rf $(OUT) $(DIST)
