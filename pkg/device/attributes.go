@@ -66,6 +66,14 @@ func attr(name, fallback, rest string) string {
 	return `device.attributes["` + defaultDomain + `"].?` + name + `.orValue(` + fallback + `)` + rest
 }
 
+// searched writes a selector that looks into a string. The API server estimates what that costs
+// from the longest string there can be, and orValue hides that an attribute has at most 64
+// bytes: such an expression is refused as too costly. After has it is not.
+func searched(name, rest string) string {
+	attribute := `device.attributes["` + defaultDomain + `"].` + name
+	return "has(" + attribute + ") && " + attribute + rest
+}
+
 func standard(name, fallback, rest string) string {
 	domain, id, _ := strings.Cut(name, "/")
 	return `device.attributes["` + domain + `"].?` + id + `.orValue(` + fallback + `)` + rest
@@ -93,7 +101,7 @@ func productAttributes() []Attribute {
 			Example: "GPU-8f6d2b1c-0a7e-4c55-9d3f-6f1e2a3b4c5d", Expression: attr("uuid", `""`, ` == "GPU-8f6d2b1c-0a7e-4c55-9d3f-6f1e2a3b4c5d"`)},
 		{Name: "productName", Type: TypeString, Meaning: "marketing name of the board",
 			Source: "nvmlDeviceGetName", Absent: "the name is over 64 bytes",
-			Example: "NVIDIA H100 80GB HBM3", Expression: attr("productName", `""`, `.lowerAscii().contains("h100")`)},
+			Example: "NVIDIA H100 80GB HBM3", Expression: searched("productName", `.lowerAscii().contains("h100")`)},
 		{Name: "brand", Type: TypeString, Meaning: "product line",
 			Source: "nvmlDeviceGetBrand", Absent: "NVML does not say",
 			Example: "Nvidia", Expression: attr("brand", `""`, ` == "Nvidia"`)},

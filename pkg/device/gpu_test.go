@@ -228,9 +228,16 @@ func TestExpressions(t *testing.T) {
 	full, lists := example(), example(device.WithLists())
 	for _, a := range device.Attributes() {
 		t.Run(a.Name, func(t *testing.T) {
+			// Another driver name must be put in everywhere.
+			if strings.Contains(a.Selector(driver), "gpu.nvidia.com") {
+				t.Errorf("%s still names the default driver", a.Selector(driver))
+			}
 			compiled := compiler.CompileCELExpression(a.Selector(driver), cel.Options{})
 			if compiled.Error != nil {
 				t.Fatalf("%s: %v", a.Expression, compiled.Error)
+			}
+			if compiled.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
+				t.Errorf("%s: the API server refuses a cost of %d, over %d", a.Expression, compiled.MaxCost, uint64(resourceapi.CELSelectorExpressionMaxCost))
 			}
 			d := full
 			if a.Type == device.TypeStrings {
