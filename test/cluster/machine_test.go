@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -29,7 +30,7 @@ func machine(t *testing.T, root string) (state map[string][]string, alone bool) 
 		"addresses": {"ip", "-o", "addr", "show", "scope", "global"},
 		"routes":    {"ip", "route"},
 	} {
-		out, err := exec.Command(line[0], line[1:]...).Output()
+		out, err := exec.CommandContext(context.Background(), line[0], line[1:]...).Output()
 		must(t, err)
 		state[name] = withoutOthers(strings.Split(strings.TrimSpace(string(out)), "\n"))
 	}

@@ -42,8 +42,14 @@ func (c *Cluster) checkPrograms() error {
 // tools are the programs needed to build and to run, with the Debian package of each.
 func tools() [][2]string {
 	return [][2]string{
-		{"gcc", "gcc"}, {"pkg-config", "pkg-config"}, {"ip", "iproute2"}, {"nsenter", "util-linux"},
-		{"unshare", "util-linux"}, {"mount", "mount"}, {"dpkg-deb", "dpkg"}, {"nice", "coreutils"},
+		{"gcc", "gcc"},
+		{"pkg-config", "pkg-config"},
+		{"ip", "iproute2"},
+		{"nsenter", "util-linux"},
+		{"unshare", "util-linux"},
+		{"mount", "mount"},
+		{"dpkg-deb", "dpkg"},
+		{"nice", "coreutils"},
 	}
 }
 

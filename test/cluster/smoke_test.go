@@ -136,7 +136,7 @@ func must(t *testing.T, err error) {
 func killedRuns(t *testing.T, config cluster.Config) {
 	t.Helper()
 	tool := filepath.Join(t.TempDir(), "cluster")
-	if out, err := exec.Command("go", "build", "-o", tool, "./cmd/cluster").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", tool, "./cmd/cluster").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, after := range []time.Duration{200 * time.Millisecond, time.Second, 3500 * time.Millisecond} {
@@ -255,13 +255,15 @@ func runClaimPod(t *testing.T, client kubernetes.Interface) {
 	var last string
 	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		stream, err := client.CoreV1().Pods("default").GetLogs("claim", &corev1.PodLogOptions{}).Stream(ctx)
-		if err != nil {
-			last = err.Error()
-			return false, nil
+		if err == nil {
+			var raw []byte
+			raw, err = io.ReadAll(stream)
+			last = string(raw)
 		}
-		raw, err := io.ReadAll(stream)
-		last = string(raw)
-		return strings.Contains(last, "wrote dev-0"), err
+		if err != nil { // not running yet
+			last = err.Error()
+		}
+		return strings.Contains(last, "wrote dev-0"), nil
 	})
 	if err != nil {
 		t.Fatalf("the pod did not write to its device: %v; last: %s", err, last)

@@ -38,7 +38,7 @@ func TestCommandBuildsAnImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := img.ConfigFile()
-	if err != nil || c.Architecture != "arm64" || !c.Created.Time.Equal(time.Unix(86400, 0)) {
+	if err != nil || c.Architecture != "arm64" || !c.Created.Equal(time.Unix(86400, 0)) {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }

@@ -209,7 +209,7 @@ func TestImageReadBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.OS != "linux" || c.Architecture != "arm64" || !c.Created.Time.Equal(epoch) || len(c.History) != 2 {
+	if c.OS != "linux" || c.Architecture != "arm64" || !c.Created.Equal(epoch) || len(c.History) != 2 {
 		t.Errorf("got %s/%s of %s with %d steps", c.OS, c.Architecture, c.Created, len(c.History))
 	}
 	if diff := cmp.Diff([]string{"A=1", "B=2"}, c.Config.Env); diff != "" {

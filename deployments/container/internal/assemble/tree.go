@@ -37,7 +37,7 @@ func NewTree() *Tree { return &Tree{entries: map[string]entry{}} }
 
 // merged are the top-level folders that Debian keeps as links into /usr. Packages may still
 // ship files below the old names.
-var merged = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+func merged() []string { return []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} }
 
 // place returns the key of a path: clean, relative, below usr where Debian merged it.
 func place(p string) (string, error) {
@@ -46,7 +46,7 @@ func place(p string) (string, error) {
 		return "", fmt.Errorf("%w: path %q", ErrEntry, p)
 	}
 	top, _, below := strings.Cut(clean, "/")
-	if below && slices.Contains(merged, top) {
+	if below && slices.Contains(merged(), top) {
 		clean = "usr/" + clean
 	}
 	return clean, nil
@@ -101,7 +101,7 @@ func (t *Tree) AddTar(r io.Reader, skip func(path string) bool) error {
 func (t *Tree) addHeader(name string, h *tar.Header, body io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
-		if slices.Contains(merged, strings.TrimPrefix(name, "/")) {
+		if slices.Contains(merged(), strings.TrimPrefix(name, "/")) {
 			return nil // becomes a link into usr
 		}
 		return t.AddDirectory(name, h.Mode&0o7777)
@@ -151,7 +151,7 @@ func (t *Tree) complete() map[string]entry {
 			}
 		}
 	}
-	for _, top := range merged {
+	for _, top := range merged() {
 		if _, ok := all["usr/"+top]; ok {
 			all[top] = entry{kind: tar.TypeSymlink, mode: 0o777, link: "usr/" + top}
 		}

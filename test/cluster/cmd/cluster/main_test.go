@@ -33,7 +33,7 @@ func TestEnv(t *testing.T) {
 		t.Errorf("a flag does not beat the environment: %q, %v", out, err)
 	}
 	// A shell takes the output as it is.
-	got, err := exec.Command("sh", "-ec", out+`echo "$CLUSTER_NAME"; echo "$PATH" | cut -d: -f1`).CombinedOutput()
+	got, err := exec.CommandContext(t.Context(), "sh", "-ec", out+`echo "$CLUSTER_NAME"; echo "$PATH" | cut -d: -f1`).CombinedOutput()
 	if err != nil || string(got) != "flag\n/tmp/kc-none/bin\n" {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -88,7 +88,7 @@ func TestStatusAndDownOfNothing(t *testing.T) {
 func TestForegroundPassesTheExitCode(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{out: &out, err: &out}
-	err := a.foreground(exec.Command("sh", "-c", "echo hello; exit 7"))
+	err := a.foreground(exec.CommandContext(t.Context(), "sh", "-c", "echo hello; exit 7"))
 	var exit exitError
 	if !errors.As(err, &exit) || exit.code != 7 || out.String() != "hello\n" {
 		t.Errorf("got %v, output %q", err, out.String())

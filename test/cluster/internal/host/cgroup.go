@@ -22,10 +22,17 @@ type Cgroups struct {
 }
 
 // controllersV1 are the hierarchies of version 1 that a kubelet or runc makes groups in.
-var controllersV1 = []string{"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb", "net_cls", "net_prio", "perf_event", "systemd", "unified"}
+func controllersV1() []string {
+	return []string{
+		"cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb", "net_cls", "net_prio",
+		"perf_event", "systemd", "unified",
+	}
+}
 
 // delegated are the controllers of version 2 that a kubelet needs in its group.
-var delegated = []string{"cpu", "cpuset", "memory", "pids", "io", "hugetlb"}
+func delegated() []string {
+	return []string{"cpu", "cpuset", "memory", "pids", "io", "hugetlb"}
+}
 
 // V2 tells whether the machine has version 2 alone.
 func (c Cgroups) V2() bool {
@@ -38,7 +45,7 @@ func (c Cgroups) hierarchies() []string {
 		return []string{c.Root}
 	}
 	var found []string
-	for _, name := range controllersV1 {
+	for _, name := range controllersV1() {
 		dir := filepath.Join(c.Root, name)
 		// cpu may be a link to cpu,cpuacct: the same hierarchy must not be taken twice.
 		if real, err := filepath.EvalSymlinks(dir); err == nil && !slices.Contains(found, real) {
@@ -80,7 +87,7 @@ func (c Cgroups) enable(dir string) error {
 	}
 	var want []string
 	for _, name := range strings.Fields(string(raw)) {
-		if slices.Contains(delegated, name) {
+		if slices.Contains(delegated(), name) {
 			want = append(want, "+"+name)
 		}
 	}

@@ -88,8 +88,8 @@ func (s *Supervisor) Start(ctx context.Context, name string, c Command) (Process
 	if err != nil {
 		return Process{}, fmt.Errorf("log of %s: %w", name, err)
 	}
-	// exec.Command, not CommandContext: the end of the caller must not end the component.
-	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	// The end of the caller must not end the component.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.Args[0], c.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Env = s.environment(name, c)
