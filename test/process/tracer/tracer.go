@@ -1,0 +1,147 @@
+// Package tracer stops a running process at the n-th change that it makes to files below given
+// directories: it kills it there, or lets that change and all after it fail. So a test can end a
+// program at every durable step without the program having a hook for it.
+//
+// It is for tests on Linux that may trace (root, or the same user). It attaches to all threads
+// with ptrace, which only the attaching thread may use further and which would collide with
+// os/exec waiting for the same process; so it runs in a process of its own: the test binary
+// started again, see [Main]. It must not know what program it traces.
+package tracer
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// Plan says what to look at and what to do.
+type Plan struct {
+	PID int
+	// Dirs are absolute; changes elsewhere do not count.
+	Dirs []string
+	// At is the number of the change, from 1, at which Do begins; 0 only counts.
+	At int
+	// Errno is what that change, and every later one of the kinds in Fails, fails with. 0 kills the
+	// process instead, before the change is made.
+	Errno syscall.Errno
+	// Fails are the kinds that fail; empty means all.
+	Fails []Kind
+	// Once lets only the first change from At on fail.
+	Once bool
+}
+
+// Kind is a sort of change.
+type Kind string
+
+// The kinds.
+const (
+	Create Kind = "create" // openat with O_CREAT
+	Write  Kind = "write"
+	Sync   Kind = "sync"
+	Rename Kind = "rename"
+	Remove Kind = "remove"
+	Mkdir  Kind = "mkdir"
+)
+
+// Change is one change that was seen.
+type Change struct {
+	Kind Kind
+	Path string
+	// Hit is set where the process was killed or the change made to fail.
+	Hit bool
+}
+
+func (c Change) String() string {
+	if c.Hit {
+		return fmt.Sprintf("%s %s (hit)", c.Kind, c.Path)
+	}
+	return fmt.Sprintf("%s %s", c.Kind, c.Path)
+}
+
+// variable carries the plan to the process that traces.
+const variable = "PROCESS_TRACER_PLAN"
+
+// ready is the line that says that all threads are traced.
+const ready = "ready"
+
+// Main traces and exits when this process was started for that, and returns at once when not.
+// Test binaries call it first in TestMain.
+func Main() {
+	text := os.Getenv(variable)
+	if text == "" {
+		return
+	}
+	var plan Plan
+	err := json.Unmarshal([]byte(text), &plan)
+	if err == nil {
+		err = trace(plan, os.Stdout, os.Stdin)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "tracer:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Tracer is a trace under way.
+type Tracer struct {
+	cmd    *exec.Cmd
+	stop   io.Closer
+	lines  *bufio.Scanner
+	errors strings.Builder
+}
+
+// Start begins to trace and returns when every thread is.
+func Start(plan Plan) (*Tracer, error) {
+	text, err := json.Marshal(plan)
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	t := &Tracer{cmd: exec.Command(self)}
+	t.cmd.Env = append(os.Environ(), variable+"="+string(text))
+	t.cmd.Stderr = &t.errors
+	in, err := t.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	out, err := t.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	if err := t.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("trace: %w", err)
+	}
+	t.stop, t.lines = in, bufio.NewScanner(out)
+	if !t.lines.Scan() || t.lines.Text() != ready {
+		_, err := t.Stop()
+		return nil, errors.Join(fmt.Errorf("trace process %d: not attached", plan.PID), err)
+	}
+	return t, nil
+}
+
+// Stop lets the process run on untraced, if it lives, and returns the changes in their order.
+func (t *Tracer) Stop() ([]Change, error) {
+	_ = t.stop.Close() // the tracer may have ended with its process
+	var changes []Change
+	for t.lines.Scan() {
+		var c Change
+		if err := json.Unmarshal(t.lines.Bytes(), &c); err != nil {
+			return nil, fmt.Errorf("trace: line %q: %w", t.lines.Text(), err)
+		}
+		changes = append(changes, c)
+	}
+	if err := t.cmd.Wait(); err != nil {
+		return changes, fmt.Errorf("trace: %w: %s", err, t.errors.String())
+	}
+	return changes, nil
+}
