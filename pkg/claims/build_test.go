@@ -112,7 +112,9 @@ func TestBuildRefuses(t *testing.T) {
 		"the wrong kind":     {claimOf(one, ofClaim(migMPS, "gpu")), Error{Reason: ReasonWrongKind, Request: "gpu", Device: "gpu-3"}, true, []string{"MigDeviceConfig", `type "mig"`, `type "gpu"`}},
 		"the wrong kind of an alternative": {
 			claimOf(results{got("gpu/mig", "mig-40-a")}, ofClaim(exclusive, "gpu/mig")),
-			Error{Reason: ReasonWrongKind, Request: "gpu/mig", Device: "mig-40-a"}, true, []string{"GpuConfig"},
+			Error{Reason: ReasonWrongKind, Request: "gpu/mig", Device: "mig-40-a"},
+			true,
+			[]string{"GpuConfig"},
 		},
 		"the same device twice":   {claimOf(results{got("a", "gpu-3"), got("b", "gpu-3")}), Error{Reason: ReasonConflict, Request: "a", Device: "gpu-3"}, true, []string{`"gpu-3"`, `request "b"`, "same hardware"}},
 		"a share beside a whole":  {claimOf(results{got("a", "gpu-3", share("x")), got("b", "gpu-3")}), Error{Reason: ReasonConflict, Request: "a", Device: "gpu-3"}, true, nil},
@@ -178,9 +180,13 @@ func TestPermanent(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{nil, false}, {errors.New("plain"), false}, {wrong, true}, {lost, false},
+		{nil, false},
+		{errors.New("plain"), false},
+		{wrong, true},
+		{lost, false},
 		{fmt.Errorf("claim: %w", wrong), true},
-		{errors.Join(lost, fmt.Errorf("claim: %w", wrong)), true}, {errors.Join(lost, lost), false},
+		{errors.Join(lost, fmt.Errorf("claim: %w", wrong)), true},
+		{errors.Join(lost, lost), false},
 	} {
 		if Permanent(tt.err) != tt.want {
 			t.Errorf("Permanent(%v) = %t", tt.err, !tt.want)

@@ -63,7 +63,7 @@ func Permanent(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.ContainsFunc(joined.Unwrap(), Permanent)
 	}
-	if e, ok := err.(*Error); ok {
+	if e, ok := err.(*Error); ok { //nolint:errorlint // the function walks the tree itself
 		return !e.Reason.Retryable()
 	}
 	cause := errors.Unwrap(err)

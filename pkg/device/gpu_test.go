@@ -197,8 +197,10 @@ func TestEveryPublishedValueIsDescribed(t *testing.T) {
 	d := example(device.WithLists())
 	d.Attributes["resource.kubernetes.io/numaNode"] = example().Attributes["resource.kubernetes.io/numaNode"]
 	published := show(d)
-	types := map[device.AttributeType]string{device.TypeString: `{"string":`, device.TypeInt: `{"int":`, device.TypeBool: `{"bool":`,
-		device.TypeVersion: `{"version":`, device.TypeStrings: `{"strings":`, device.TypeQuantity: ``}
+	types := map[device.AttributeType]string{
+		device.TypeString: `{"string":`, device.TypeInt: `{"int":`, device.TypeBool: `{"bool":`,
+		device.TypeVersion: `{"version":`, device.TypeStrings: `{"strings":`, device.TypeQuantity: ``,
+	}
 	for name, value := range published {
 		if a, ok := described[name]; !ok || !strings.HasPrefix(value, types[a.Type]) {
 			t.Errorf("%s = %s is described as %+v", name, value, a)

@@ -35,8 +35,10 @@ func CheckAttribute(name resourceapi.QualifiedName, value resourceapi.DeviceAttr
 		return err
 	}
 	values := 0
-	for _, set := range []bool{value.IntValue != nil, value.BoolValue != nil, value.StringValue != nil, value.VersionValue != nil,
-		len(value.IntValues) > 0, len(value.BoolValues) > 0, len(value.StringValues) > 0, len(value.VersionValues) > 0} {
+	for _, set := range []bool{
+		value.IntValue != nil, value.BoolValue != nil, value.StringValue != nil, value.VersionValue != nil,
+		len(value.IntValues) > 0, len(value.BoolValues) > 0, len(value.StringValues) > 0, len(value.VersionValues) > 0,
+	} {
 		if set {
 			values++
 		}

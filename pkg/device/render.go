@@ -18,8 +18,10 @@ type rendering struct {
 }
 
 func render(name string, vocabulary Vocabulary) *rendering {
-	return &rendering{vocabulary: vocabulary, device: resourceapi.Device{Name: name,
-		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}}
+	return &rendering{vocabulary: vocabulary, device: resourceapi.Device{
+		Name:       name,
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{},
+	}}
 }
 
 func (r *rendering) published(name string) bool {

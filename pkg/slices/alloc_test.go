@@ -212,8 +212,10 @@ func TestTaintedGPUIsPassedOver(t *testing.T) {
 func TestCountersAreUnderstood(t *testing.T) {
 	in := slices.Input{Counters: []resourceapi.CounterSet{{Name: "gpu-a", Counters: counters("slot")}}}
 	for _, n := range []string{"a-0", "a-1"} {
-		in.Devices = append(in.Devices, board{name: n, published: resourceapi.Device{Attributes: attributes{"type": text("gpu")},
-			ConsumesCounters: []resourceapi.DeviceCounterConsumption{uses("gpu-a", "slot")}}})
+		in.Devices = append(in.Devices, board{name: n, published: resourceapi.Device{
+			Attributes:       attributes{"type": text("gpu")},
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{uses("gpu-a", "slot")},
+		}})
 	}
 	sched := New(slices.Build(in).Slices, false)
 	for _, want := range []int{1, 0} {

@@ -158,6 +158,7 @@ func (b board) Identity() device.Identity { return device.Identity{PCI: b.gpu, P
 func (b board) Overlaps(device.Identity) bool {
 	return false
 }
+
 func (b board) Publish(device.Vocabulary) (resourceapi.Device, []device.Omission) {
 	d := b.published
 	d.Name = b.name

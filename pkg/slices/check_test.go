@@ -15,8 +15,10 @@ import (
 	"github.com/gpu-dra/driver/pkg/slices"
 )
 
-type attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
-type capacities = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
+type (
+	attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
+	capacities = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
+)
 
 func text(s string) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{StringValue: &s} }
 

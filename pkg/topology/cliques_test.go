@@ -35,7 +35,7 @@ func bruteCliques(m mesh) []vertices {
 	var out []vertices
 	for set := vertices(1); set <= everything(len(m)) && len(m) > 0; set++ {
 		grows := false
-		for v := range len(m) {
+		for v := range m {
 			grows = grows || !set.has(v) && m.complete(set|1<<v)
 		}
 		if m.complete(set) && !grows {
@@ -122,8 +122,10 @@ func TestPartition(t *testing.T) {
 		"path of five":                {path(5), []vertices{0b11, 0b1100}},
 		"triangle before pairs":       {meshOfEdges(4, [2]int{0, 1}, [2]int{1, 2}, [2]int{0, 2}, [2]int{2, 3}), []vertices{0b111}},
 		"ring of four":                {meshOfEdges(4, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}, [2]int{0, 3}), []vertices{0b11, 0b1100}},
-		"bipartite 8 and 8": {bipartite, []vertices{1 | 1<<8, 2 | 2<<8, 4 | 4<<8, 8 | 8<<8, 16 | 16<<8,
-			32 | 32<<8, 64 | 64<<8, 128 | 128<<8}},
+		"bipartite 8 and 8": {bipartite, []vertices{
+			1 | 1<<8, 2 | 2<<8, 4 | 4<<8, 8 | 8<<8, 16 | 16<<8,
+			32 | 32<<8, 64 | 64<<8, 128 | 128<<8,
+		}},
 		"64 all-to-all": {full, []vertices{^vertices(0)}},
 	} {
 		t.Run(name, func(t *testing.T) {

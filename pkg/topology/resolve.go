@@ -82,8 +82,10 @@ type resolver struct {
 }
 
 func newResolver(now survey, memory Memory) *resolver {
-	r := &resolver{survey: now, boards: map[string]Board{},
-		placed: map[pci.Address]Placement{}, taken: map[string]bool{}, values: map[string]string{}}
+	r := &resolver{
+		survey: now, boards: map[string]Board{},
+		placed: map[pci.Address]Placement{}, taken: map[string]bool{}, values: map[string]string{},
+	}
 	for _, b := range memory.Boards {
 		r.boards[b.UUID] = b
 	}

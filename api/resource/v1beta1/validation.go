@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-var sharingPath = field.NewPath("sharing")
+func sharingPath() *field.Path { return field.NewPath("sharing") }
 
 func strategies() []SharingStrategy { return []SharingStrategy{MPS, TimeSlicing} }
 
@@ -27,7 +27,7 @@ func (c *GpuConfig) Validate() field.ErrorList {
 	}
 	errs := validateStrategy(c.Sharing.Strategy)
 	if t := c.Sharing.TimeSlicingConfig; t != nil {
-		path := sharingPath.Child("timeSlicingConfig")
+		path := sharingPath().Child("timeSlicingConfig")
 		errs = append(errs, validateBelongs(path, c.Sharing.Strategy, TimeSlicing)...)
 		if t.Interval != nil && !slices.Contains(timeSlices(), *t.Interval) {
 			errs = append(errs, field.NotSupported(path.Child("interval"), *t.Interval, timeSlices()))
@@ -45,7 +45,7 @@ func (c *MigDeviceConfig) Validate() field.ErrorList {
 }
 
 func validateStrategy(strategy SharingStrategy) field.ErrorList {
-	path := sharingPath.Child("strategy")
+	path := sharingPath().Child("strategy")
 	switch {
 	case strategy == "":
 		return field.ErrorList{field.Required(path, `allowed are "MPS" and "TimeSlicing"; leave out sharing for exclusive use`)}
@@ -68,7 +68,7 @@ func validateMPS(c *MPSConfig, strategy SharingStrategy) field.ErrorList {
 	if c == nil {
 		return nil
 	}
-	path := sharingPath.Child("mpsConfig")
+	path := sharingPath().Child("mpsConfig")
 	errs := validateBelongs(path, strategy, MPS)
 	if p := c.DefaultActiveThreadPercentage; p != nil && (*p < 0 || *p > 100) {
 		errs = append(errs, field.Invalid(path.Child("defaultActiveThreadPercentage"), *p, "must be from 0 to 100"))

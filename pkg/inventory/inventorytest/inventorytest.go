@@ -26,7 +26,8 @@ type Node struct {
 // New starts a machine with the driver that most tests want.
 func New() *Node {
 	return &Node{Snapshot: inventory.Snapshot{Driver: inventory.Driver{
-		Present: true, Version: "580.95.05", CUDAMajor: 13}}}
+		Present: true, Version: "580.95.05", CUDAMajor: 13,
+	}}}
 }
 
 // Add puts count boards on the bus, behind what is there (64 in all fit). Two boards share a PCIe root, and

@@ -49,7 +49,7 @@ func (t *Tree) GPUs(ctx context.Context) ([]inventory.Function, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sysfs root: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	tree, ok := root.FS().(fs.ReadLinkFS)
 	if !ok {
 		return nil, errors.New("sysfs root cannot read symbolic links")
@@ -202,7 +202,7 @@ func (t *Tree) procFile(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	return root.ReadFile(name)
 }
 

@@ -56,8 +56,10 @@ func Objects(pool []resourceslice.Slice) []*resourceapi.ResourceSlice {
 	for i, s := range pool {
 		out = append(out, &resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%05x-%s-%s-abcde", i, Driver, Node)},
-			Spec: resourceapi.ResourceSliceSpec{Driver: Driver, NodeName: ptr.To(Node), Devices: s.Devices, SharedCounters: s.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: Node, Generation: 1, ResourceSliceCount: int64(len(pool))}},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: Driver, NodeName: ptr.To(Node), Devices: s.Devices, SharedCounters: s.SharedCounters,
+				Pool: resourceapi.ResourcePool{Name: Node, Generation: 1, ResourceSliceCount: int64(len(pool))},
+			},
 		})
 	}
 	return out
@@ -80,8 +82,10 @@ func (s *Scheduler) Allocate(ctx context.Context, claim *resourceapi.ResourceCla
 
 // Free gives the names of the devices that a claim would get now.
 func (s *Scheduler) Free(ctx context.Context, claim *resourceapi.ResourceClaim) ([]string, error) {
-	state := structured.AllocatedState{AllocatedDevices: s.taken, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection()}
+	state := structured.AllocatedState{
+		AllocatedDevices: s.taken, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
 	allocator, err := structured.NewAllocator(ctx, s.features, state, s.classes, s.slices, s.cache)
 	if err != nil {
 		return nil, fmt.Errorf("making the allocator: %w", err)
@@ -112,16 +116,20 @@ func Claim(constraint string, requests ...resourceapi.DeviceRequest) *resourceap
 
 // Request asks for count whole GPUs that match all selectors.
 func Request(name string, count int64, selectors ...string) resourceapi.DeviceRequest {
-	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: Class,
-		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count, Selectors: asSelectors(selectors)}}
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: Class,
+		AllocationMode:  resourceapi.DeviceAllocationModeExactCount, Count: count, Selectors: asSelectors(selectors),
+	}}
 }
 
 // FirstOf asks for the first alternative that fits; each is made by Request.
 func FirstOf(name string, alternatives ...resourceapi.DeviceRequest) resourceapi.DeviceRequest {
 	out := resourceapi.DeviceRequest{Name: name}
 	for _, a := range alternatives {
-		out.FirstAvailable = append(out.FirstAvailable, resourceapi.DeviceSubRequest{Name: a.Name, DeviceClassName: a.Exactly.DeviceClassName,
-			AllocationMode: a.Exactly.AllocationMode, Count: a.Exactly.Count, Selectors: a.Exactly.Selectors})
+		out.FirstAvailable = append(out.FirstAvailable, resourceapi.DeviceSubRequest{
+			Name: a.Name, DeviceClassName: a.Exactly.DeviceClassName,
+			AllocationMode: a.Exactly.AllocationMode, Count: a.Exactly.Count, Selectors: a.Exactly.Selectors,
+		})
 	}
 	return out
 }
