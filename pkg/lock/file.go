@@ -44,7 +44,7 @@ func (l *Locker) lockFile(ctx context.Context, key Key, start time.Time) (*os.Fi
 		select {
 		case <-ctx.Done():
 			return nil, &TimeoutError{Key: key.Name, Waited: time.Since(start), Holder: readHolder(path), Err: ctx.Err()}
-		case <-time.After(pause/2 + rand.N(pause)): //nolint:gosec // no secret
+		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }

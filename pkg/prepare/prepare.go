@@ -331,7 +331,7 @@ func (e *Engine) takeGPUs(ctx context.Context, plan claims.Plan) (unlock func(),
 		}
 		select {
 		case <-changed:
-		case <-time.After(holderPoll/2 + rand.N(holderPoll)): //nolint:gosec // no secret
+		case <-time.After(holderPoll/2 + rand.N(holderPoll)):
 		case <-limit.Done():
 			held.Waited = time.Since(start)
 			return nil, held
