@@ -1,0 +1,74 @@
+// Command bench measures the plugin on this machine and writes the tables of docs/performance.md. It needs root, takes about
+// five minutes and says meanwhile what it does. It only wires flags and signals to package measure.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/gpu-dra/driver/test/bench/measure"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal, which tidies up, a second one kills.
+	context.AfterFunc(ctx, stop)
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	o := measure.Options{Report: stdout, Progress: stderr, Only: map[string]bool{}}
+	flags.StringVar(&o.Source, "source", ".", "root of the repository")
+	flags.StringVar(&o.Bin, "bin", defaultBin(os.LookupEnv), "directory of kube-apiserver and etcd, as test/cluster builds them")
+	base := flags.String("dir", "/var/tmp", "directory on the file system to measure, with a short path")
+	flags.IntVar(&o.Rounds, "rounds", 10, "rounds of each measurement")
+	flags.IntVar(&o.PerRound, "per-round", 24, "claims measured in a round")
+	only := flags.String("only", "", "parts to run, separated by commas: "+strings.Join(measure.Parts(), ","))
+	keep := flags.Bool("keep", false, "keep logs and state to look at")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	for _, part := range strings.FieldsFunc(*only, func(r rune) bool { return r == ',' }) {
+		o.Only[part] = true
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("only root can make device nodes: run this with sudo")
+	}
+	if o.Source, err = filepath.Abs(o.Source); err != nil {
+		return fmt.Errorf("source tree: %w", err)
+	}
+	if o.Dir, err = os.MkdirTemp(*base, "gb-"); err != nil {
+		return fmt.Errorf("work directory: %w", err)
+	}
+	err = measure.Run(ctx, o)
+	if *keep || err != nil {
+		fmt.Fprintln(stderr, "kept:", o.Dir)
+		return err
+	}
+	return os.RemoveAll(o.Dir)
+}
+
+// defaultBin is where test/cluster keeps its programs.
+func defaultBin(lookup func(string) (string, bool)) string {
+	if dir, _ := lookup("CLUSTER_BIN"); dir != "" {
+		return dir
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = "/var/tmp"
+	}
+	return filepath.Join(cache, "test-cluster", "bin")
+}
