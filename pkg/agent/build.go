@@ -95,7 +95,8 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 		HoldersDir: a.stateDir(holdersDir),
 		BootID:     boot,
 		Handlers:   map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
-		HolderWait: c.HolderWait,
+		// The engine takes 0 for its default.
+		HolderWait: max(c.HolderWait, time.Nanosecond),
 	})
 	return err
 }

@@ -49,15 +49,17 @@ func (a *Agent) metadataOptions() []draplugin.Option {
 	versions := []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion, metadatav1alpha1.SchemeGroupVersion}
 	return []draplugin.Option{
 		draplugin.EnableDeviceMetadata(true, versions),
-		draplugin.MetadataFileOps(draplugin.MetadataFileOperations{WriteFile: replaceFile}),
+		draplugin.MetadataFileOps(draplugin.MetadataFileOperations{WriteFile: func(name string, data []byte, perm os.FileMode) error {
+			return replaceFile(a.config.DriverName, name, data, perm)
+		}}),
 	}
 }
 
 // replaceFile writes a file so that readers see the old or the new content, without waiting for
-// the disk.
-func replaceFile(name string, data []byte, perm os.FileMode) error {
-	// The runtime reads specs by their .json ending, so a temporary file must not have it.
-	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*.tmp")
+// the disk. The temporary file has no .json ending, by which the runtime reads specs, and a name
+// that the start's sweep of the CDI directory knows as ours.
+func replaceFile(driver, name string, data []byte, perm os.FileMode) error {
+	temp, err := os.CreateTemp(filepath.Dir(name), "."+driver+"-metadata.*.tmp")
 	if err != nil {
 		return fmt.Errorf("write metadata: %w", err)
 	}

@@ -64,7 +64,7 @@ func respond(w http.ResponseWriter, req *http.Request, code int, o runtime.Objec
 // statusOf turns any error into the Status object and the HTTP code that a client expects.
 func statusOf(err error) (*metav1.Status, int) {
 	var status metav1.Status
-	if known, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // The errors of the handlers are not wrapped.
+	if known, ok := err.(apierrors.APIStatus); ok {
 		status = known.Status()
 	} else {
 		status = apierrors.NewInternalError(err).Status()
@@ -136,6 +136,6 @@ func streamTo(w http.ResponseWriter, req *http.Request) (*restwatch.Encoder, err
 	}
 	w.Header().Set("Content-Type", media)
 	w.WriteHeader(http.StatusOK)
-	frames := info.StreamSerializer.Framer.NewFrameWriter(w)
+	frames := info.StreamSerializer.NewFrameWriter(w)
 	return restwatch.NewEncoder(streaming.NewEncoder(frames, info.StreamSerializer.Serializer), info.Serializer), nil
 }

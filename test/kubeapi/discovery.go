@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -10,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
-	"encoding/json"
-
 	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
@@ -20,16 +19,16 @@ const Reported = "v1.37.2"
 
 // discover answers everything that is not a collection: versions, groups, readiness.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) {
-	switch path := strings.Trim(req.URL.Path, "/"); {
-	case path == "version":
+	switch path := strings.Trim(req.URL.Path, "/"); path {
+	case "version":
 		major, minor, _ := strings.Cut(strings.TrimPrefix(Reported, "v"), ".")
 		minor, _, _ = strings.Cut(minor, ".")
 		asJSON(w, http.StatusOK, version.Info{Major: major, Minor: minor, GitVersion: Reported, Platform: "linux/amd64"})
-	case path == "readyz" || path == "livez" || path == "healthz":
+	case "readyz", "livez", "healthz":
 		_, _ = w.Write([]byte("ok"))
-	case path == "api":
+	case "api":
 		asJSON(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
-	case path == "apis":
+	case "apis":
 		asJSON(w, http.StatusOK, groups())
 	default:
 		s.discoverVersion(w, path)

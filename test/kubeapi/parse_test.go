@@ -20,8 +20,11 @@ func TestParse(t *testing.T) {
 		{"GET", "/api/v1/namespaces/a", Request{Verb: "get", Version: "v1", Resource: "namespaces", Name: "a"}, true},
 		{"PUT", "/api/v1/namespaces/a/status", Request{Verb: "update", Version: "v1", Resource: "namespaces", Name: "a", Subresource: "status"}, true},
 		{"POST", "/api/v1/namespaces/a/pods", Request{Verb: "create", Version: "v1", Resource: "pods", Namespace: "a"}, true},
-		{"PATCH", "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status",
-			Request{Verb: "patch", Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims", Namespace: "a", Name: "c", Subresource: "status"}, true},
+		{
+			"PATCH", "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status",
+			Request{Verb: "patch", Group: "resource.k8s.io", Version: "v1", Resource: "resourceclaims", Namespace: "a", Name: "c", Subresource: "status"},
+			true,
+		},
 		{"GET", "/apis/resource.k8s.io/v1/resourceslices?watch=true", Request{Verb: "watch", Group: "resource.k8s.io", Version: "v1", Resource: "resourceslices"}, true},
 		{"DELETE", "/apis/resource.k8s.io/v1/resourceslices", Request{Verb: "deletecollection", Group: "resource.k8s.io", Version: "v1", Resource: "resourceslices"}, true},
 		{"DELETE", "/apis/resource.k8s.io/v1/resourceslices/s", Request{Verb: "delete", Group: "resource.k8s.io", Version: "v1", Resource: "resourceslices", Name: "s"}, true},

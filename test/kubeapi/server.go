@@ -88,7 +88,7 @@ func (s *Server) Back() error {
 	if s.front != nil {
 		return nil
 	}
-	listener, err := net.Listen("tcp", s.address)
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", s.address, err)
 	}

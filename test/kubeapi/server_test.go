@@ -85,7 +85,8 @@ func claim(name string) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
-			{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"}}}}},
+			{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu"}},
+		}}},
 	}
 }
 
@@ -328,7 +329,7 @@ func TestBadRequests(t *testing.T) {
 				req.Header.Set("Authorization", "Bearer "+tc.auth)
 			}
 			req.Header.Set("Content-Type", tc.contentType)
-			transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The status is what is tested.
+			transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 			answer := must[*http.Response](t)(transport.RoundTrip(req))
 			defer answer.Body.Close()
 			if answer.StatusCode != tc.want {

@@ -239,8 +239,10 @@ func TestRegisterPrepareUnprepare(t *testing.T) {
 		service, health string
 	}{
 		"newest": {nil, drav1.DRAPluginService, drahealthv1.DRAResourceHealthService},
-		"older": {[]kubeletplugin.Option{kubeletplugin.NodeV1(false), kubeletplugin.HealthV1(false)},
-			drav1beta1.DRAPluginService, drahealthv1alpha1.DRAResourceHealthService},
+		"older": {
+			[]kubeletplugin.Option{kubeletplugin.NodeV1(false), kubeletplugin.HealthV1(false)},
+			drav1beta1.DRAPluginService, drahealthv1alpha1.DRAResourceHealthService,
+		},
 		"no health": {[]kubeletplugin.Option{kubeletplugin.HealthService(false)}, drav1.DRAPluginService, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ func write(t testing.TB, dir, name string, spec cdispecs.Spec) {
 func script(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil { //nolint:gosec // a hook must be executable
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -106,7 +106,7 @@ func TestDynamicProgramRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "usr/bin/dynamic"), data, 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "usr/bin/dynamic"), data, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := runc.Run(t.Context(), runc.Container{Rootfs: dir, Args: []string{"dynamic"}}); err != nil || got.ExitCode != 0 {
@@ -126,8 +126,10 @@ func TestWhatCannotRunIsAnError(t *testing.T) {
 		"no program":     {runc.Container{Rootfs: dir, Args: []string{"absent"}}, "absent"},
 		"no rootfs":      {runc.Container{Rootfs: filepath.Join(dir, "absent"), Args: []string{"true"}}, "absent"},
 		"no runc":        {runc.Container{Rootfs: dir, Args: []string{"true"}, Runc: "absent-runc"}, "apt-get install runc"},
-		"failing hook": {runc.Container{Rootfs: dir, Args: []string{"true"}, Devices: []string{"example.com/gpu=gpu0"},
-			SpecDirs: []string{board(t, &cdispecs.Hook{HookName: "createContainer", Path: failing})}}, "no board"},
+		"failing hook": {runc.Container{
+			Rootfs: dir, Args: []string{"true"}, Devices: []string{"example.com/gpu=gpu0"},
+			SpecDirs: []string{board(t, &cdispecs.Hook{HookName: "createContainer", Path: failing})},
+		}, "no board"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := runc.Run(t.Context(), tc.c); err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -26,7 +26,8 @@ func node(name string) *corev1.Node {
 // gpus is a slice of n devices on a node, perDomain of them in each NVLink domain.
 func gpus(node string, n, perDomain int) *resourceapi.ResourceSlice {
 	s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "00000-" + node}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}}}
+		Driver: driver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+	}}
 	for i := range n {
 		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{
 			Name: fmt.Sprintf("gpu-%d", i),

@@ -177,8 +177,12 @@ func TestAPIErrorsComeThrough(t *testing.T) {
 	api, client := cluster(t, request(1))
 	s, ctx := scheduler.New(client), t.Context()
 	for _, m := range []kubeapi.Match{
-		{Resource: "resourceclaims", Verbs: []string{"get"}}, {Resource: "nodes"}, {Resource: "resourceslices"}, {Resource: "deviceclasses"},
-		{Resource: "resourceclaims", Verbs: []string{"list"}}, {Resource: "resourceclaims", Verbs: []string{"update"}},
+		{Resource: "resourceclaims", Verbs: []string{"get"}},
+		{Resource: "nodes"},
+		{Resource: "resourceslices"},
+		{Resource: "deviceclasses"},
+		{Resource: "resourceclaims", Verbs: []string{"list"}},
+		{Resource: "resourceclaims", Verbs: []string{"update"}},
 		{Resource: "resourceclaims", Subresource: "status"},
 	} {
 		remove := api.Inject(kubeapi.Fault{Match: m, Code: http.StatusForbidden})

@@ -77,6 +77,7 @@ type FieldOwners struct {
 	converter func() managedfields.TypeConverter
 }
 
+// NewFieldOwners makes the bookkeeping; the schema is parsed at the first apply.
 func NewFieldOwners() FieldOwners {
 	return FieldOwners{converter: sync.OnceValue(func() managedfields.TypeConverter {
 		return applyconfigurations.NewTypeConverter(scheme.Scheme)
@@ -107,6 +108,7 @@ func (f FieldOwners) Track(r *Resource, subresource, who string, old, o Object) 
 	return asObject(m.UpdateNoErrors(old, o, who))
 }
 
+// Apply merges an applied configuration into an object and notes who owns which field.
 func (f FieldOwners) Apply(r *Resource, subresource, who string, force bool, old Object, applied *unstructured.Unstructured) (Object, error) {
 	if v := applied.GetResourceVersion(); v != "" && v != old.GetResourceVersion() {
 		return nil, apierrors.NewConflict(r.GroupResource(), old.GetName(), fmt.Errorf("resourceVersion: %s is not the stored %s", v, old.GetResourceVersion()))

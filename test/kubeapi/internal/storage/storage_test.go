@@ -237,7 +237,7 @@ func TestApplyConflictsUnlessForced(t *testing.T) {
 	}
 	// A plain update of an owned field takes it over.
 	_, err := s.Update(r, "", key("c"), false, func(o storage.Object) (storage.Object, error) {
-		changed, err := label("5")(o.DeepCopyObject().(storage.Object)) //nolint:forcetypeassert // a copy has the type
+		changed, err := label("5")(o.DeepCopyObject().(storage.Object))
 		if err != nil {
 			return nil, err
 		}

@@ -273,7 +273,7 @@ func (t *table) checkUpdate(old, o Object) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("the object is %s, the request is for %s", KeyOf(o), KeyOf(old)))
 	}
 	if o.GetUID() != "" && o.GetUID() != old.GetUID() {
-		return t.conflict(old, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", o.GetUID(), old.GetUID()))
+		return t.conflict(old, fmt.Errorf("precondition failed: UID in precondition: %v, UID in object meta: %v", o.GetUID(), old.GetUID()))
 	}
 	if v := o.GetResourceVersion(); v != "" && v != "0" && v != old.GetResourceVersion() {
 		return t.conflict(old, fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
@@ -324,10 +324,10 @@ func (s *Store) Delete(r *Resource, key types.NamespacedName, pre *metav1.Precon
 		return nil, err
 	}
 	if pre != nil && pre.UID != nil && *pre.UID != old.GetUID() {
-		return nil, t.conflict(old, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", *pre.UID, old.GetUID()))
+		return nil, t.conflict(old, fmt.Errorf("precondition failed: UID in precondition: %v, UID in object meta: %v", *pre.UID, old.GetUID()))
 	}
 	if pre != nil && pre.ResourceVersion != nil && *pre.ResourceVersion != old.GetResourceVersion() {
-		return nil, t.conflict(old, fmt.Errorf("Precondition failed: resourceVersion in precondition: %v, in object meta: %v", *pre.ResourceVersion, old.GetResourceVersion()))
+		return nil, t.conflict(old, fmt.Errorf("precondition failed: resourceVersion in precondition: %v, in object meta: %v", *pre.ResourceVersion, old.GetResourceVersion()))
 	}
 	if dryRun {
 		return old, nil
