@@ -35,7 +35,8 @@ func published(name, pci, domain string) resourceapi.Device {
 
 func TestGPUsOfSlices(t *testing.T) {
 	bare := resourceapi.Device{Name: "bare", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-		"type": {StringValue: ptr.To("gpu")}, "resource.kubernetes.io/pciBusID": {StringValue: ptr.To("0000:03:00.0")}}}
+		"type": {StringValue: ptr.To("gpu")}, "resource.kubernetes.io/pciBusID": {StringValue: ptr.To("0000:03:00.0")},
+	}}
 	partition := resourceapi.Device{Name: "partition", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: ptr.To("mig")}}}
 	got := fromSlices([]resourceapi.ResourceSlice{
 		slice(driverName, "n", 1, 2, published("second", "0000:02:00.0", "d"), partition),

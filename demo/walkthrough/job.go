@@ -93,8 +93,10 @@ func (w *walk) schedule(ctx context.Context, text string) (*job, error) {
 	pod, err = w.scheduler.Schedule(ctx, pod)
 	var misfit *scheduler.DoesNotFit
 	if errors.As(err, &misfit) {
-		return nil, &Problem{Err: fmt.Errorf("claim %s stays pending on this machine: %s", claim.Name, misfit.Reason),
-			Advice: "choose a machine whose NVLink domains have room for two and then four GPUs: --preset " + DefaultPreset + ", hgx-h100-8 or dgx1-v100"}
+		return nil, &Problem{
+			Err:    fmt.Errorf("claim %s stays pending on this machine: %s", claim.Name, misfit.Reason),
+			Advice: "choose a machine whose NVLink domains have room for two and then four GPUs: --preset " + DefaultPreset + ", hgx-h100-8 or dgx1-v100",
+		}
 	}
 	if err != nil {
 		return nil, err

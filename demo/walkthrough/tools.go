@@ -147,8 +147,10 @@ func workDir(candidates []string, usable func(string) error) (string, error) {
 		}
 		reasons = append(reasons, err)
 	}
-	return "", &Problem{Err: fmt.Errorf("no place for a simulated node: %w", errors.Join(reasons...)),
-		Advice: fmt.Sprintf("set TMPDIR to a path of at most %d bytes on a file system mounted without noexec", maxBase)}
+	return "", &Problem{
+		Err:    fmt.Errorf("no place for a simulated node: %w", errors.Join(reasons...)),
+		Advice: fmt.Sprintf("set TMPDIR to a path of at most %d bytes on a file system mounted without noexec", maxBase),
+	}
 }
 
 // maxBase leaves room for the longest socket path below a work directory: a unix socket's path has at

@@ -173,7 +173,7 @@ func (w *walk) tidyUp(ctx context.Context, failed error) error {
 func (w *walk) ending() {
 	w.write("\n")
 	w.say(w.paint(bold, fmt.Sprintf("Done: everything above was checked, in %.1f s.", w.elapsed().Seconds())))
-	inspect := "go run ./demo/cmd/demo --preset hgx-h100-8 --keep    another machine, files kept to look at"
+	inspect := "go run -trimpath ./demo/cmd/demo --preset hgx-h100-8 --keep    another machine, files kept to look at"
 	if w.options.Keep {
 		inspect = "go run ./test/gpusim/cmd/gpusim inspect " + w.path("node") + "    the simulated node"
 	}
@@ -205,7 +205,7 @@ const patience = 30 * time.Second
 
 // startControlPlane starts the API server, scheduler and kubelet.
 func (w *walk) startControlPlane(ctx context.Context) error {
-	api, err := kubeapi.Start(kubeapi.Options{})
+	api, err := kubeapi.Start(kubeapi.Options{}) //nolint:contextcheck // it serves until it is closed, also after ctx
 	if err != nil {
 		return err
 	}

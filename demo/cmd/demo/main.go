@@ -46,11 +46,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	// The error says all there is to say; a terminal that is gone cannot be told.
-	_, _ = fmt.Fprintf(stderr, "\ndemo: %v\n", err)
+	// A terminal that is gone cannot be told.
 	if ctx.Err() != nil {
+		_, _ = fmt.Fprintf(stderr, "\ndemo: interrupted (%v)\n", err)
 		return interrupted
 	}
+	_, _ = fmt.Fprintf(stderr, "\ndemo: %v\n", err)
 	return 1
 }
 
