@@ -139,6 +139,12 @@ func (s *suite) start(ctx context.Context) error {
 	if err := s.Uninstall(ctx, client); err != nil {
 		return err
 	}
+	// Without the faults, and of another build, that an earlier run may have left.
+	for i := range s.Presets {
+		if _, err := s.NewMachine(ctx, i); err != nil {
+			return err
+		}
+	}
 	return s.Install(ctx, version, s.values)
 }
 

@@ -46,7 +46,9 @@ func (r *Rig) chart(ctx context.Context, action string, args ...string) error {
 	return r.run(exec.CommandContext(ctx, r.tool("chartctl"), line...))
 }
 
-func (r *Rig) chartDir() string { return filepath.Join(r.Repository, "deployments/helm/gpu-dra-driver") }
+func (r *Rig) chartDir() string {
+	return filepath.Join(r.Repository, "deployments/helm/gpu-dra-driver")
+}
 
 // Install installs the chart and returns when the plugin is ready on every node.
 func (r *Rig) Install(ctx context.Context, version string, more Values) error {
