@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -16,6 +17,13 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	// Tests wait for their processes most of the time: more of them run at once than there are
+	// processors.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	dir, err := os.MkdirTemp("", "plugin")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
