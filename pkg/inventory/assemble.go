@@ -112,7 +112,7 @@ func (a *assembly) gpu(b Board) GPU {
 		ComputeMinor:   capability.Minor,
 		MemoryBytes:    take(a, at, "memory", b.MemoryBytes),
 		ECCEnabled:     pointer(a, at, "eccEnabled", b.ECCEnabled),
-		MIG:            take(a, at, "migMode", b.MIG),
+		MIG:            a.mig(b),
 		NVLink:         a.nvlink(b),
 		Fabric:         a.fabric(at, b.Fabric),
 	}

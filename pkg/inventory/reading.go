@@ -86,7 +86,10 @@ type Board struct {
 	// VGPUHost tells that the board is lent to virtual machines as vGPUs.
 	VGPUHost Fact[bool]
 	MIG      Fact[MIG]
-	Links    Fact[[]LinkReading]
+	// MIGProfiles and MIGInstances are read of boards that can MIG, where they are asked for.
+	MIGProfiles  Fact[[]MIGProfile]
+	MIGInstances Fact[[]MIGInstance]
+	Links        Fact[[]LinkReading]
 	// Peers are the other boards whose NVLink P2P status is OK. With Err set, Value holds
 	// those that were answered.
 	Peers  Fact[[]pci.Address]

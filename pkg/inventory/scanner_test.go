@@ -281,7 +281,7 @@ func TestWhatABoardDoesNotHaveStaysEmpty(t *testing.T) {
 	b.Fabric = inventory.Unknown[inventory.FabricReading](inventory.ErrNotSupported)
 	f.NUMANode = inventory.Unknown[int](inventory.ErrNotSupported)
 	g := e.scan(t).GPUs[0]
-	if g.MemoryBytes != 0 || g.ECCEnabled != nil || g.MIG != (inventory.MIG{}) || g.NUMANode != nil {
+	if g.MemoryBytes != 0 || g.ECCEnabled != nil || g.MIG.Capable || g.NUMANode != nil {
 		t.Errorf("memory %d, ECC %v, MIG %+v, NUMA %v", g.MemoryBytes, g.ECCEnabled, g.MIG, g.NUMANode)
 	}
 	if diff := cmp.Diff(inventory.NVLink{}, g.NVLink); diff != "" {

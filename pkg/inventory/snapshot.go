@@ -66,15 +66,6 @@ type GPU struct {
 	PCIeRoot string
 }
 
-// MIG is a GPU's partitioning state.
-type MIG struct {
-	// Capable is false where NVML answers that the board does not support MIG.
-	Capable bool
-	Enabled bool
-	// PendingEnabled differs from Enabled while a mode change waits for a reset.
-	PendingEnabled bool
-}
-
 // NVLink is a GPU's link state.
 type NVLink struct {
 	// Version is the NVLink generation of the active links; 0 without links.
