@@ -40,7 +40,8 @@ packages: ## Install the Debian packages that tests and demo need
 
 .PHONY: demo
 demo: packages ## The main job without Kubernetes: four GPUs of one NVLink domain in a container
-	$(GO) run -ldflags '$(LINK)' ./demo/cmd/demo
+	@echo '==> building the demo (minutes the first time)'
+	@$(GO) run -trimpath ./demo/cmd/demo $(ARGS)
 
 .PHONY: test
 test: packages ## Unit, property, simulator, allocator, process and crash tests, with the race detector
@@ -86,16 +87,17 @@ validation: ## Hold the slices against the API server's own validation
 
 .PHONY: demo-cluster
 demo-cluster: packages ## The main job on a real one-node Kubernetes, through chart and image
-	$(GO) run ./demo/cmd/democluster up
+	@echo '==> building the demo'
+	@$(GO) run -trimpath ./demo/cmd/democluster up
 
 .PHONY: demo-cluster-down
 demo-cluster-down: ## End what demo-cluster started and leave the machine as it was
-	$(GO) run ./demo/cmd/democluster down
+	@$(GO) run -trimpath ./demo/cmd/democluster down
 
 .PHONY: test-e2e
 test-e2e: packages chart validation ## End-to-end tests on a real one-node Kubernetes
 	$(call step,end-to-end tests)
-	$(GO) test -timeout 60m -v ./test/e2e/...
+	$(GO) test -tags e2e -timeout 60m -v ./test/e2e/...
 
 .PHONY: bench
 bench: packages ## Measure what docs/performance.md states

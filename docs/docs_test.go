@@ -269,7 +269,7 @@ func TestMessages(t *testing.T) {
 		"the driver has not initialised it yet":                            "pkg/inventory/assemble.go",
 		"cannot be handed out: ":                                           "pkg/report/report.go",
 		" is still prepared for claim ":                                    "pkg/prepare/errors.go",
-		"its pod is not torn down yet; ":                                   "pkg/prepare/errors.go",
+		"its pod is not torn down yet. ":                                   "pkg/prepare/errors.go",
 		"the board was replaced":                                           "pkg/prepare/errors.go",
 		"this release does not know how; another release wrote the record": "pkg/prepare/steps.go",
 		" now (there are: ":                                                "pkg/claims/errors.go",

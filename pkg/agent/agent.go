@@ -336,6 +336,9 @@ func (a *Agent) checks() probes.Checks {
 
 // driverNote says what is missing of the GPU driver.
 func (a *Agent) driverNote(context.Context) error {
+	if err := a.catalog.Trouble(); err != nil {
+		return err
+	}
 	snapshot := a.catalog.View().Snapshot
 	if !snapshot.Driver.Present {
 		return errors.New(snapshot.Driver.Missing)

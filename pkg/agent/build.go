@@ -88,13 +88,14 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 		Logger:        klog.FromContext(ctx),
 	}})
 	a.engine, err = prepare.New(prepare.Config{
-		Journal:    a.journal,
-		Locks:      a.locks,
-		Specs:      dir,
-		Base:       a.base,
-		HoldersDir: a.stateDir(holdersDir),
-		BootID:     boot,
-		Handlers:   map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
+		Journal:     a.journal,
+		Locks:       a.locks,
+		Specs:       dir,
+		Base:        a.base,
+		HoldersDir:  a.stateDir(holdersDir),
+		BootID:      boot,
+		Handlers:    map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
+		Quarantined: a.reporter.Quarantined,
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
 	})

@@ -35,6 +35,7 @@ type Memory interface {
 // Reporter is told what a scan found wrong.
 type Reporter interface {
 	Hardware(ctx context.Context, snapshot inventory.Snapshot)
+	Hung(ctx context.Context, err error)
 	Omitted(ctx context.Context, omissions []device.Omission)
 }
 
@@ -80,7 +81,8 @@ type Config struct {
 // Catalog is safe for concurrent use.
 type Catalog struct {
 	Config
-	view atomic.Pointer[View]
+	view    atomic.Pointer[View]
+	trouble atomic.Pointer[error]
 
 	// turn is taken by whoever scans; what is below belongs to its holder.
 	turn   chan struct{}
@@ -123,7 +125,17 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	}
 	c.began = time.Now()
 	c.err = c.look(ctx)
-	return c.err
+	err := c.err
+	c.trouble.Store(&err)
+	return err
+}
+
+// Trouble is why the last look did not give a view; nil when it did, or before the first look.
+func (c *Catalog) Trouble() error {
+	if err := c.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // look scans, derives and tells. A scan that was cut short leaves the view as it is.
@@ -134,13 +146,15 @@ func (c *Catalog) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Meter.Scan(time.Since(begin), snapshot.Driver.Present, len(snapshot.Unusable))
-	c.Reporter.Hardware(ctx, snapshot)
-	if errors.Is(snapshot.Driver.Err, inventory.ErrHung) {
+	if hung := snapshot.Driver.Err; errors.Is(hung, inventory.ErrHung) {
 		// A library that hangs says nothing about the GPUs. Their pods run on, and a pool that
 		// empties and fills with every hang would only add to the trouble.
-		return fmt.Errorf("the view of the hardware stays as it was: %w", snapshot.Driver.Err)
+		c.Meter.Scan(time.Since(begin), false, len(c.View().Snapshot.Unusable))
+		c.Reporter.Hung(ctx, hung)
+		return fmt.Errorf("the view of the hardware stays as it was: %w", hung)
 	}
+	c.Meter.Scan(time.Since(begin), snapshot.Driver.Present, len(snapshot.Unusable))
+	c.Reporter.Hardware(ctx, snapshot)
 	for _, change := range inventory.Diff(c.View().Snapshot, snapshot) {
 		logger.Info("Hardware changed", "change", change)
 	}

@@ -82,6 +82,8 @@ type Config struct {
 	BootID    string
 	Handlers  map[device.Kind]Handler
 	Executors map[string]Executor
+	// Quarantined is told of a record that could not be used and where it was put; may be nil.
+	Quarantined func(ctx context.Context, path string, err error)
 	// HolderWait is how long a prepare waits for a device whose former claim is still being
 	// unprepared; 0 means 10 s.
 	HolderWait time.Duration

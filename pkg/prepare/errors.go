@@ -24,8 +24,8 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("device %s is still prepared for claim %s/%s (UID %s), waited %s: its pod is not torn down yet; "+
-		"this is tried again, and if that pod is gone for good, see the node's reconciler",
+	return fmt.Sprintf("device %s is still prepared for claim %s/%s (UID %s), waited %s: its pod is not torn down yet. "+
+		"This is tried again; if that pod is gone for good, see \"A claim is held by another\" in docs/troubleshooting.md",
 		e.Device, e.Holder.Namespace, e.Holder.Name, e.Holder.UID, e.Waited.Round(time.Millisecond))
 }
 

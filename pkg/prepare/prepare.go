@@ -94,20 +94,20 @@ func (e *Engine) prepareLocked(ctx context.Context, plan claims.Plan) ([]Prepare
 	return e.complete(ctx, plan, old, true)
 }
 
-// load gives nil where there is no usable record. One that is corrupt is set aside: only its
-// own claim is touched by that.
+// load gives nil where there is no record. One that is corrupt is set aside, and what the
+// holder files know of the claim takes its place; only this claim is touched by that. The caller
+// holds the claim's lock.
 func (e *Engine) load(ctx context.Context, uid types.UID) (*journal.Record, error) {
 	record, err := e.Journal.Load(uid)
 	if errors.Is(err, journal.ErrNotFound) {
 		return nil, nil
 	}
 	if corrupt := new(journal.CorruptError); errors.As(err, &corrupt) {
-		aside, moveErr := e.Journal.Quarantine(uid)
-		if moveErr != nil {
-			return nil, errors.Join(err, moveErr)
+		rebuilt, aside, err := e.setAside(uid)
+		if aside != "" && e.Quarantined != nil {
+			e.Quarantined(ctx, aside, corrupt)
 		}
-		klog.FromContext(ctx).Error(err, "A record was set aside; what its steps did is for the reconciler to find", "path", aside)
-		return nil, nil
+		return rebuilt, err
 	}
 	return record, err
 }

@@ -67,17 +67,27 @@ func (e *Engine) recoverBad(ctx context.Context, b journal.Bad, found *Recovery)
 	if _, err := e.Journal.Load(b.UID); !errors.As(err, &corrupt) {
 		return nil // written anew or removed since
 	}
-	rebuilt := e.holders.find(b.UID)
-	aside, err := e.Journal.Quarantine(b.UID)
-	if err != nil {
-		return err
+	rebuilt, aside, err := e.setAside(b.UID)
+	if aside != "" {
+		found.Quarantined = append(found.Quarantined, journal.Bad{UID: b.UID, Path: aside, Err: b.Err})
 	}
-	found.Quarantined = append(found.Quarantined, journal.Bad{UID: b.UID, Path: aside, Err: b.Err})
-	if rebuilt == nil {
-		return nil
+	if rebuilt != nil {
+		found.Rebuilt = append(found.Rebuilt, claims.Ref{Namespace: rebuilt.Namespace, Name: rebuilt.Name, UID: rebuilt.UID})
 	}
-	found.Rebuilt = append(found.Rebuilt, claims.Ref{Namespace: rebuilt.Namespace, Name: rebuilt.Name, UID: rebuilt.UID})
-	return e.Journal.Save(rebuilt)
+	return err
+}
+
+// setAside moves a record that cannot be used out of the way and puts one without steps, made
+// from the holder files, in its place; nil where those know nothing. aside is the new path.
+func (e *Engine) setAside(uid types.UID) (rebuilt *journal.Record, aside string, err error) {
+	rebuilt = e.holders.find(uid)
+	if aside, err = e.Journal.Quarantine(uid); err != nil || rebuilt == nil {
+		return nil, aside, err
+	}
+	if err := e.Journal.Save(rebuilt); err != nil {
+		return nil, aside, err
+	}
+	return rebuilt, aside, nil
 }
 
 // find puts together what the claim has at all GPUs; nil where no entry can be read.

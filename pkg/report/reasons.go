@@ -12,6 +12,7 @@ const (
 	GPUUnusable       Reason = "GPUUnusable"
 	FactUnreadable    Reason = "FactUnreadable"
 	DriverMissing     Reason = "GPUDriverMissing"
+	DriverHung        Reason = "GPUDriverHung"
 	SlicesRefused     Reason = "SlicesRefused"
 	RecordQuarantined Reason = "RecordQuarantined"
 )
@@ -45,8 +46,12 @@ func Descriptions() []Description {
 			"The GPU is still served. Selectors on that attribute do not match it: guard them with `.?attribute.orValue(...)`.",
 		},
 		{
-			DriverMissing, "Node", "The GPU driver's library is absent or does not answer; the pool is empty.",
+			DriverMissing, "Node", "The GPU driver's library is absent or refuses to work; the pool is empty.",
 			"Install or repair the GPU driver. No restart is needed: the driver is looked for at every rescan.",
+		},
+		{
+			DriverHung, "Node", "The GPU driver's library does not come back from a call. The node's devices stay published as they were.",
+			"Look for NVRM messages in the kernel log. Pods that run go on; if the driver does not recover, drain the node and reboot it.",
 		},
 		{
 			ValueOmitted, "Node", "A value is longer than the API's 64 bytes, or otherwise not publishable, and is left out.",

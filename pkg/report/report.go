@@ -95,6 +95,12 @@ func (r *Reporter) Hardware(ctx context.Context, snapshot inventory.Snapshot) {
 		missing["driver"] = "No GPU driver: " + snapshot.Driver.Missing
 	}
 	r.lasting(ctx, DriverMissing, missing)
+	r.lasting(ctx, DriverHung, nil)
+}
+
+// Hung tells that the GPU driver's library does not come back from a call. Hardware ends it.
+func (r *Reporter) Hung(ctx context.Context, err error) {
+	r.lasting(ctx, DriverHung, map[string]string{"driver": "The GPU driver hangs; the node's devices stay as they were: " + err.Error()})
 }
 
 // SlicesRefused tells that the API server does not hold what the node wants to publish.

@@ -124,6 +124,23 @@ func TestReasonsDoNotForgetEachOther(t *testing.T) {
 	}
 }
 
+func TestAHangIsToldOnceAndEndsWithTheNextGoodScan(t *testing.T) {
+	r, events, _ := newReporter()
+	hang := errors.New("nvmlInit does not return")
+	for range 3 {
+		r.Hung(t.Context(), hang)
+	}
+	got := events.take()
+	if len(got) != 1 || got[0].Reason != "GPUDriverHung" || !strings.Contains(got[0].Note, hang.Error()) {
+		t.Errorf("events %v, want one GPUDriverHung", got)
+	}
+	r.Hardware(t.Context(), inventory.Snapshot{Driver: inventory.Driver{Present: true}})
+	r.Hung(t.Context(), hang)
+	if got := events.take(); len(got) != 1 {
+		t.Errorf("events %v after a hang that came back, want one", got)
+	}
+}
+
 func TestQuarantined(t *testing.T) {
 	r, events, m := newReporter()
 	r.Quarantined(t.Context(), "quarantine/u.json", errors.New("torn"))
@@ -150,7 +167,7 @@ func TestEveryReasonIsDescribedOnce(t *testing.T) {
 			t.Errorf("description of %s is not complete: %+v", d.Reason, d)
 		}
 	}
-	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, SlicesRefused, RecordQuarantined} {
+	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, DriverHung, SlicesRefused, RecordQuarantined} {
 		if described[r] != 1 {
 			t.Errorf("%s is described %d times", r, described[r])
 		}

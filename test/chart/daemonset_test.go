@@ -192,3 +192,26 @@ func TestMounts(t *testing.T) {
 		})
 	}
 }
+
+// Device nodes below the driver root are seen through the driver root's mount: it shows what is
+// mounted there later, as when the GPU driver's container starts after this pod.
+func TestDeviceNodesBelowTheDriverRoot(t *testing.T) {
+	for dev, want := range map[string]string{
+		"/run/nvidia/driver/dev":   "/driver-root/dev",
+		"/run/nvidia/driver/a/dev": "/driver-root/a/dev",
+		"/run/nvidia/driver-dev":   "/host/dev",
+		"/dev":                     "/dev",
+	} {
+		t.Run(dev, func(t *testing.T) {
+			daemonSet, container := pluginOf(t, valuesFrom("", "nvidiaDriverRoot=/run/nvidia/driver", "devRoot="+dev))
+			s := settings(t, container)
+			if s.DevRoot.Container != want || s.DevRoot.Host != dev {
+				t.Errorf("the plugin is told %+v, want %s in the container", s.DevRoot, want)
+			}
+			_, mounted := mounts(t, daemonSet)[want]
+			if below := want != "/host/dev" && want != "/dev"; mounted == below {
+				t.Errorf("%s is a mount of its own: %t", want, mounted)
+			}
+		})
+	}
+}

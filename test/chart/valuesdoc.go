@@ -11,7 +11,7 @@ import (
 
 // Marks of the generated part of a README.
 const (
-	beginValues = "<!-- values: made from values.yaml by `make chart` -->"
+	beginValues = "<!-- values: made from values.yaml by `make docs` -->"
 	endValues   = "<!-- end of values -->"
 )
 

@@ -49,8 +49,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- /* Where the container sees a tree of the host: at its own place if it is the real one. */ -}}
+{{- /* "yes" where the device nodes lie below the driver root: its mount shows them, also when
+     the driver is mounted there after the start of this pod, which a mount of their own would not. */ -}}
+{{- define "gpu-dra-driver.devBelowDriver" -}}
+{{- if and (ne .Values.nvidiaDriverRoot "/") (hasPrefix (printf "%s/" (trimSuffix "/" .Values.nvidiaDriverRoot)) .Values.devRoot) }}yes{{ end }}
+{{- end }}
 {{- define "gpu-dra-driver.devMount" -}}
-{{- eq .Values.devRoot "/dev" | ternary "/dev" "/host/dev" }}
+{{- if include "gpu-dra-driver.devBelowDriver" . }}/driver-root/{{ trimPrefix (printf "%s/" (trimSuffix "/" .Values.nvidiaDriverRoot)) .Values.devRoot }}
+{{- else }}{{ eq .Values.devRoot "/dev" | ternary "/dev" "/host/dev" }}
+{{- end }}
 {{- end }}
 {{- define "gpu-dra-driver.procMount" -}}
 {{- eq .Values.procRoot "/proc" | ternary "/proc" "/host/proc" }}
