@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	resourceapi "k8s.io/api/resource/v1"
@@ -91,23 +90,27 @@ func PresetSizes(presets []Preset) string {
 	return "### Slices\n\n" + t.String()
 }
 
-// AllocatorTimes measures the allocator on what the presets published and shows it as Markdown. A request that the scheduler
-// would give up is shown as such.
+// AllocatorTimes measures the allocator on what the presets published and shows it as Markdown, one row for each preset. A
+// request that the scheduler would give up is shown as such.
 func AllocatorTimes(ctx context.Context, presets []Preset, runs int) (string, error) {
-	t := sample.NewTable("preset", "request", "answer", "median, ms")
+	t := sample.NewTable("preset", "1 GPU", "all n", "n, one taken: no", "n + 1: no", "one NVLink domain", "domain, one of each taken: no")
 	for _, p := range presets {
+		row := []string{fmt.Sprintf("%s, n = %d", p.Name, p.Devices)}
 		for _, c := range allocation.Cases(p.pool) {
 			took, err := c.Time(ctx, p.pool, runs)
-			answer := map[bool]string{true: "yes", false: "no"}[c.Fits]
+			cell := sample.Milliseconds(took.Median())
 			switch {
 			case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-				t.Add(p.Name, c.Name, "gives up", fmt.Sprintf("over %d s", allocation.FilterTimeout/1e9))
+				cell = fmt.Sprintf("over %.0f s: gives up", allocation.FilterTimeout.Seconds())
 			case err != nil:
 				return "", fmt.Errorf("preset %s: %w", p.Name, err)
-			default:
-				t.Add(p.Name, c.Name, answer, sample.Milliseconds(took.Median()))
 			}
+			if c.OneDomain && c.Fits {
+				cell = fmt.Sprintf("%d GPUs: %s", c.Count, cell)
+			}
+			row = append(row, cell)
 		}
+		t.Add(row...)
 	}
-	return strings.Join([]string{"### Allocator", "", t.String()}, "\n"), nil
+	return "### Allocator\n\nMilliseconds, medians.\n\n" + t.String(), nil
 }

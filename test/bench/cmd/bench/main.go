@@ -11,8 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-dra/driver/test/bench/measure"
 )
@@ -37,12 +41,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	flags.IntVar(&o.Rounds, "rounds", 10, "rounds of each measurement")
 	flags.IntVar(&o.PerRound, "per-round", 24, "claims measured in a round")
 	only := flags.String("only", "", "parts to run, separated by commas: "+strings.Join(measure.Parts(), ","))
+	pods := flags.Int("pods", 0, "instead: run this number of pods of each kind on the cluster of -kubeconfig, on which the driver is installed")
+	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster for -pods")
+	image := flags.String("image", "localhost/busybox:1", "image for -pods, with a program sleep; it must be on the node")
 	keep := flags.Bool("keep", false, "keep logs and state to look at")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	for _, part := range strings.FieldsFunc(*only, func(r rune) bool { return r == ',' }) {
+		if !slices.Contains(measure.Parts(), part) {
+			return fmt.Errorf("-only: %q is no part: use some of %s", part, strings.Join(measure.Parts(), ","))
+		}
 		o.Only[part] = true
+	}
+	if o.Rounds < 1 || o.PerRound < 1 || flags.NArg() > 0 {
+		return fmt.Errorf("-rounds=%d -per-round=%d %q: both must be at least 1, and there are no arguments", o.Rounds, o.PerRound, flags.Args())
+	}
+	if *pods > 0 {
+		return runPods(ctx, stdout, *kubeconfig, *image, *pods)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("only root can make device nodes: run this with sudo")
@@ -59,6 +75,24 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	return os.RemoveAll(o.Dir)
+}
+
+// runPods measures pods on a cluster that is there.
+func runPods(ctx context.Context, out io.Writer, kubeconfig, image string, n int) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return fmt.Errorf("-kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("-kubeconfig: %w", err)
+	}
+	result, err := measure.MeasurePods(ctx, client, image, n)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(out, result)
+	return err
 }
 
 // defaultBin is where test/cluster keeps its programs.

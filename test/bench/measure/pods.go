@@ -1,0 +1,182 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/gpu-dra/driver/test/bench/sample"
+)
+
+// podsNamespace is made for the measurement and removed after it.
+const podsNamespace = "bench-pods"
+
+// Kinds of pods that are compared.
+const (
+	withoutClaim     = "without a GPU"
+	withClaim        = "with a claim for a GPU, from a template"
+	extendedResource = "with nvidia.com/gpu: 1 and no claim"
+)
+
+// Pods is how long pods take from their creation to Running.
+type Pods struct {
+	Took map[string]sample.Series
+}
+
+// podTimer makes pods one after the other in a cluster.
+type podTimer struct {
+	client kubernetes.Interface
+	image  string
+}
+
+// MeasurePods runs n pods of each kind on a cluster on which the driver is installed, one at a time and in turn.
+func MeasurePods(ctx context.Context, client kubernetes.Interface, image string, n int) (p Pods, err error) {
+	p.Took = map[string]sample.Series{}
+	t := podTimer{client: client, image: image}
+	if err := t.setUp(ctx); err != nil {
+		return p, err
+	}
+	defer func() {
+		end := client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), podsNamespace, metav1.DeleteOptions{})
+		err = errors.Join(err, end)
+	}()
+	// The first of each kind meets cold caches and does not count.
+	for i := range n + 1 {
+		for _, kind := range []string{withoutClaim, withClaim, extendedResource} {
+			took, err := t.run(ctx, kind, fmt.Sprintf("p%d", i))
+			if err != nil {
+				return p, fmt.Errorf("pod %d %s: %w", i, kind, err)
+			}
+			if i > 0 {
+				p.Took[kind] = append(p.Took[kind], took)
+			}
+		}
+	}
+	return p, nil
+}
+
+func (t podTimer) setUp(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podsNamespace}}
+	if _, err := t.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("namespace of the pods: %w", err)
+	}
+	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
+	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"}}}
+	if _, err := t.client.ResourceV1().ResourceClaimTemplates(podsNamespace).Create(ctx, template, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("template of the claims: %w", err)
+	}
+	// A pod is refused until a controller has made its service account.
+	const (
+		again = 100 * time.Millisecond
+		limit = 100
+	)
+	for range limit {
+		_, err := t.client.CoreV1().ServiceAccounts(podsNamespace).Get(ctx, "default", metav1.GetOptions{})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("service account of the pods: %w", err)
+		}
+		if err := pause(ctx, again); err != nil {
+			return err
+		}
+	}
+	return errors.New("service account of the pods: no controller makes it")
+}
+
+// podOf makes a pod that sleeps.
+func (t podTimer) podOf(kind, name string) *corev1.Pod {
+	c := corev1.Container{Name: "c", Image: t.image, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1000"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	switch kind {
+	case withClaim:
+		c.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}}
+	case extendedResource:
+		c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+	}
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+	pod.Spec.Containers = []corev1.Container{c}
+	return pod
+}
+
+// run makes a pod, waits until it runs, and removes it.
+func (t podTimer) run(ctx context.Context, kind, name string) (time.Duration, error) {
+	const limit = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	pods := t.client.CoreV1().Pods(podsNamespace)
+	events, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+	if err != nil {
+		return 0, fmt.Errorf("watch: %w", err)
+	}
+	defer events.Stop()
+	begun := time.Now()
+	if _, err := pods.Create(ctx, t.podOf(kind, name), metav1.CreateOptions{}); err != nil {
+		return 0, fmt.Errorf("create: %w", err)
+	}
+	err = await(ctx, events, func(e watch.Event) bool {
+		pod, ok := e.Object.(*corev1.Pod)
+		return ok && pod.Status.Phase == corev1.PodRunning
+	})
+	took := time.Since(begun)
+	if err != nil {
+		return took, fmt.Errorf("wait for Running: %w", err)
+	}
+	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return took, fmt.Errorf("delete: %w", err)
+	}
+	if err := await(ctx, events, func(e watch.Event) bool { return e.Type == watch.Deleted }); err != nil {
+		return took, fmt.Errorf("wait for the end: %w", err)
+	}
+	// The next pod must not find the node busy with the end of this one.
+	const rest = 300 * time.Millisecond
+	return took, pause(ctx, rest)
+}
+
+// await reads events until one of them is the right one.
+func await(ctx context.Context, events watch.Interface, right func(watch.Event) bool) error {
+	for {
+		select {
+		case e, ok := <-events.ResultChan():
+			if !ok {
+				return errors.New("the watch ended")
+			}
+			if right(e) {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// String is the result as Markdown.
+func (p Pods) String() string {
+	t := sample.NewTable("pod", "created to Running, median, s", "least to most, s", "ratio")
+	base := sample.Rounds{p.Took[withoutClaim]}
+	for _, kind := range []string{withoutClaim, withClaim, extendedResource} {
+		took := p.Took[kind]
+		if len(took) == 0 {
+			continue
+		}
+		t.Add(kind, sample.Seconds(took.Median()), sample.Seconds(slices.Min(took))+" to "+sample.Seconds(slices.Max(took)), sample.Times(sample.Rounds{took}.Ratio(base)))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "### Pods\n\n%s\n%d pods of each kind, one after the other and in turn.\n", t, len(p.Took[withoutClaim]))
+	return b.String()
+}
