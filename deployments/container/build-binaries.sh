@@ -21,7 +21,9 @@ quiet() {
 # Lazy binding is required: NVML is loaded with dlopen, and a linker that defaults to
 # binding at start would look for its functions before that and end the program.
 cd "$here/../.."
-quiet go build -ldflags "-s -w -X main.version=$VERSION -extldflags -Wl,-z,lazy" -o "$OUT/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin
+# grpcnotrace: gRPC's tracing page pulls in text/template, whose calls by name keep the linker
+# from leaving out any exported method: 60 MB instead of 38.
+quiet go build -tags grpcnotrace -ldflags "-s -w -X main.version=$VERSION -extldflags -Wl,-z,lazy" -o "$OUT/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin
 
 # Static, since it is copied to the host and runs there whatever glibc the host has. Its
 # only use of NVML, the hook apply-cuda-memory-limits, would need a dynamic program.
