@@ -85,7 +85,14 @@ const noVersion = `semver("0.0.0")`
 func Attributes() []Attribute {
 	all := append(productAttributes(), append(nvlinkAttributes(), placeAttributes()...)...)
 	for i := range all {
-		all[i].Kinds, all[i].Minimal = []Kind{KindGPU}, InMinimal(all[i].Name)
+		all[i].Kinds = kindsOf(all[i].Name)
+	}
+	for _, a := range migAttributes() {
+		a.Kinds = []Kind{KindMIG}
+		all = append(all, a)
+	}
+	for i := range all {
+		all[i].Minimal = InMinimal(all[i].Name)
 	}
 	return all
 }
@@ -99,8 +106,8 @@ func productAttributes() []Attribute {
 			Example: "gpu", Expression: `device.attributes["gpu.nvidia.com"].type == "gpu"`,
 		},
 		{
-			Name: "uuid", Type: TypeString, Meaning: "the GPU's UUID, the same in every node and over reboots",
-			Source: "nvmlDeviceGetUUID", Absent: "never",
+			Name: "uuid", Type: TypeString, Meaning: "the GPU's UUID, the same in every node and over reboots; a partition's is its MIG UUID, which may come again",
+			Source: "nvmlDeviceGetUUID", Absent: "for partitions that are made when a claim gets them",
 			Example: "GPU-8f6d2b1c-0a7e-4c55-9d3f-6f1e2a3b4c5d", Expression: attr("uuid", `""`, ` == "GPU-8f6d2b1c-0a7e-4c55-9d3f-6f1e2a3b4c5d"`),
 		},
 		{
@@ -216,8 +223,8 @@ func placeAttributes() []Attribute {
 			Example: "0", Expression: standard(AttributeNUMANode, `-1`, ` == 0`),
 		},
 		{
-			Name: "memory", Type: TypeQuantity, Capacity: true, Meaning: "physical device memory in bytes",
-			Source: "nvmlDeviceGetMemoryInfo, total", Absent: "the board has no memory of its own",
+			Name: "memory", Type: TypeQuantity, Capacity: true, Meaning: "device memory in bytes: the GPU's physical memory, or what the partition has of it",
+			Source: "nvmlDeviceGetMemoryInfo, total; nvmlDeviceGetGpuInstanceProfileInfoV", Absent: "the board has no memory of its own",
 			Example: "80Gi", Expression: `device.capacity["gpu.nvidia.com"].?memory.orValue(quantity("0")).compareTo(quantity("40Gi")) >= 0`,
 		},
 	}

@@ -16,6 +16,8 @@ type GPU struct {
 	driver   inventory.Driver
 	nvlink   topology.Placement
 	lists    bool
+	// counters are all counters of a GPU that has partitions, nil for others.
+	counters *resourceapi.DeviceCounterConsumption
 }
 
 var _ Device = GPU{}
@@ -85,6 +87,9 @@ func (g GPU) Publish(vocabulary Vocabulary) (resourceapi.Device, []Omission) {
 	r.place(h, g.lists)
 	g.publishNVLink(r)
 	r.bytes("memory", h.MemoryBytes)
+	if g.counters != nil {
+		r.device.ConsumesCounters = []resourceapi.DeviceCounterConsumption{*g.counters}
+	}
 	return r.device, r.omissions
 }
 

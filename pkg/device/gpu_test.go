@@ -186,16 +186,48 @@ func example(options ...device.Option) resourceapi.Device {
 	return d
 }
 
+// examples are a device of each kind with everything that its kind can have.
+func examples(t testing.TB, options ...device.Option) map[device.Kind]resourceapi.Device {
+	return map[device.Kind]resourceapi.Device{device.KindGPU: example(options...), device.KindMIG: exampleMIG(t, options...)}
+}
+
 func TestEveryPublishedValueIsDescribed(t *testing.T) {
-	described := map[string]device.Attribute{}
+	seen := map[string]bool{}
 	for _, a := range device.Attributes() {
-		if _, twice := described[a.Name]; twice || a.Meaning == "" || a.Source == "" || a.Absent == "" || a.Example == "" || len(a.Kinds) == 0 {
+		if seen[a.Name] || a.Meaning == "" || a.Source == "" || a.Absent == "" || a.Example == "" || len(a.Kinds) == 0 {
 			t.Errorf("description of %s is double or incomplete: %+v", a.Name, a)
 		}
-		described[a.Name] = a
+		seen[a.Name] = true
 	}
-	d := example(device.WithLists())
-	d.Attributes["resource.kubernetes.io/numaNode"] = example().Attributes["resource.kubernetes.io/numaNode"]
+	for kind, d := range examples(t, device.WithLists()) {
+		d.Attributes["resource.kubernetes.io/numaNode"] = example().Attributes["resource.kubernetes.io/numaNode"]
+		checkDescribed(t, kind, d)
+	}
+	for kind, d := range examples(t) {
+		for _, a := range device.Attributes() {
+			_, published := show(d)[a.Name]
+			if want := slices.Contains(a.Kinds, kind) && a.Type != device.TypeStrings; published != want {
+				t.Errorf("%s: a device of kind %s publishes it: %t", a.Name, kind, published)
+			}
+		}
+	}
+	minimal, _ := devices(inventorytest.GB200Tray())[0].Publish(device.VocabularyMinimal)
+	for name := range show(minimal) {
+		if !device.InMinimal(name) {
+			t.Errorf("%s is published in the minimal vocabulary", name)
+		}
+	}
+}
+
+// checkDescribed holds what a device of a kind publishes against the descriptions.
+func checkDescribed(t *testing.T, kind device.Kind, d resourceapi.Device) {
+	t.Helper()
+	described := map[string]device.Attribute{}
+	for _, a := range device.Attributes() {
+		if slices.Contains(a.Kinds, kind) {
+			described[a.Name] = a
+		}
+	}
 	published := show(d)
 	types := map[device.AttributeType]string{
 		device.TypeString: `{"string":`, device.TypeInt: `{"int":`, device.TypeBool: `{"bool":`,
@@ -208,16 +240,13 @@ func TestEveryPublishedValueIsDescribed(t *testing.T) {
 	}
 	for name, a := range described {
 		if _, ok := published[name]; !ok {
-			t.Errorf("%s is described but a GPU with everything does not publish it", name)
+			t.Errorf("%s is described but a device of kind %s with everything does not publish it", name, kind)
 		}
 		if _, isCapacity := d.Capacity[resourceapi.QualifiedName(name)]; isCapacity != a.Capacity {
 			t.Errorf("%s: described as capacity %t", name, a.Capacity)
 		}
-	}
-	minimal, _ := devices(inventorytest.GB200Tray())[0].Publish(device.VocabularyMinimal)
-	for name := range show(minimal) {
-		if !described[name].Minimal {
-			t.Errorf("%s is published in the minimal vocabulary but not described so", name)
+		if a.Minimal != device.InMinimal(name) {
+			t.Errorf("%s: described as minimal %t", name, a.Minimal)
 		}
 	}
 }
@@ -227,7 +256,7 @@ func TestEveryPublishedValueIsDescribed(t *testing.T) {
 func TestExpressions(t *testing.T) {
 	const driver = "gpu.example.com"
 	compiler := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: true})
-	full, lists := example(), example(device.WithLists())
+	full, lists := examples(t), examples(t, device.WithLists())
 	for _, a := range device.Attributes() {
 		t.Run(a.Name, func(t *testing.T) {
 			// Another driver name must be put in everywhere.
@@ -241,9 +270,9 @@ func TestExpressions(t *testing.T) {
 			if compiled.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
 				t.Errorf("%s: the API server refuses a cost of %d, over %d", a.Expression, compiled.MaxCost, uint64(resourceapi.CELSelectorExpressionMaxCost))
 			}
-			d := full
+			d := full[a.Kinds[0]]
 			if a.Type == device.TypeStrings {
-				d = lists
+				d = lists[a.Kinds[0]]
 			}
 			in := cel.Device{Driver: driver, Attributes: d.Attributes, Capacity: d.Capacity}
 			if ok, _, err := compiled.DeviceMatches(t.Context(), in); !ok || err != nil {

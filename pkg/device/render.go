@@ -90,9 +90,20 @@ func (r *rendering) bytes(name string, value uint64) {
 	case value > most:
 		r.omit(name, fmt.Sprint(value), fmt.Sprintf("size is over %d bytes", uint64(most)))
 	default:
-		if r.device.Capacity == nil {
-			r.device.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
-		}
-		r.device.Capacity[resourceapi.QualifiedName(name)] = resourceapi.DeviceCapacity{Value: *resource.NewQuantity(int64(value), resource.BinarySI)}
+		r.capacity(name, resource.NewQuantity(int64(value), resource.BinarySI))
 	}
+}
+
+// amount publishes a capacity that is a number of things, also of none.
+func (r *rendering) amount(name string, value int) {
+	if r.published(name) {
+		r.capacity(name, resource.NewQuantity(int64(value), resource.DecimalSI))
+	}
+}
+
+func (r *rendering) capacity(name string, value *resource.Quantity) {
+	if r.device.Capacity == nil {
+		r.device.Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{}
+	}
+	r.device.Capacity[resourceapi.QualifiedName(name)] = resourceapi.DeviceCapacity{Value: *value}
 }

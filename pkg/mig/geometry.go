@@ -59,7 +59,7 @@ func usable(p inventory.MIGProfile) bool {
 func (g *Geometry) total() {
 	for _, p := range g.profiles {
 		for name, amount := range engines(p) {
-			g.totals[name] = max(g.totals[name], amount*int64(p.MaxInstances))
+			g.totals[name] = max(g.totals[name], amount*int64(min(p.MaxInstances, maxCount)))
 		}
 	}
 	for i := range g.units {
@@ -100,12 +100,21 @@ const (
 
 func sliceCounter(i int) string { return "memory-slice-" + strconv.Itoa(i) }
 
+// Bounds beyond which figures are nonsense, so that no product of two overflows.
+const (
+	maxAmount = 1 << 50
+	maxCount  = 1 << 12
+)
+
 // engines are the amounts of one instance, without those that are 0.
 func engines(p inventory.MIGProfile) map[string]int64 {
 	all := map[string]int64{
 		counterSMs: int64(p.Multiprocessors), counterCopy: int64(p.CopyEngines), counterDecoders: int64(p.Decoders),
 		counterEncoders: int64(p.Encoders), counterJPEG: int64(p.JPEGEngines), counterOFA: int64(p.OFAEngines),
-		counterMemory: int64(min(p.MemoryBytes, 1<<62)),
+		counterMemory: int64(min(p.MemoryBytes, maxAmount)),
+	}
+	for name, amount := range all {
+		all[name] = min(amount, maxAmount)
 	}
 	maps.DeleteFunc(all, func(_ string, amount int64) bool { return amount <= 0 })
 	return all
@@ -130,6 +139,10 @@ func (g Geometry) Whole() resourceapi.DeviceCounterConsumption {
 
 // Consumes is what a partition of this GPU consumes.
 func (g Geometry) Consumes(p Partition) resourceapi.DeviceCounterConsumption {
+	return resourceapi.DeviceCounterConsumption{CounterSet: CounterSetName(g.at), Counters: counters(g.amounts(p))}
+}
+
+func (g Geometry) amounts(p Partition) map[string]int64 {
 	amounts := engines(p.Profile)
 	for i := p.Placement.Start; i < p.Placement.End(); i++ {
 		amounts[sliceCounter(i)] = 1
@@ -137,7 +150,7 @@ func (g Geometry) Consumes(p Partition) resourceapi.DeviceCounterConsumption {
 	if name, ok := g.limited[p.Profile.ID]; ok {
 		amounts[name] = 1
 	}
-	return resourceapi.DeviceCounterConsumption{CounterSet: CounterSetName(g.at), Counters: counters(amounts)}
+	return amounts
 }
 
 func counters(amounts map[string]int64) map[string]resourceapi.Counter {

@@ -2,6 +2,7 @@ package mig
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,3 +87,34 @@ func (g Geometry) partition(p inventory.MIGProfile, at inventory.MIGPlacement) P
 	}
 	return Partition{Profile: p, Placement: at, Label: label}
 }
+
+// PartitionOf is the partition that an instance is. Of a profile that the geometry does not
+// have, only the place is known: it has no Label then.
+func (g Geometry) PartitionOf(instance inventory.MIGInstance) Partition {
+	p, ok := g.Profile(instance.ProfileID)
+	if !ok {
+		return Partition{Placement: instance.Placement}
+	}
+	return g.partition(p, instance.Placement)
+}
+
+// Fits tells whether the GPU has enough of everything for a partition beside others.
+func (g Geometry) Fits(p Partition, beside []Partition) bool {
+	left := maps.Clone(g.totals)
+	for _, other := range append([]Partition{p}, beside...) {
+		for name, amount := range g.amounts(other) {
+			left[name] -= amount
+		}
+	}
+	for name := range g.amounts(p) {
+		if left[name] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// SwitchesAtOnce tells whether the GPU's MIG mode can be switched without resetting it. NVML has
+// no question for that, and what it answers to the deed is too late: A100 and A30 (compute
+// capability 8.0) need the reset, boards since Hopper (9.0) do not (MIG user guide, "MIG mode").
+func SwitchesAtOnce(gpu inventory.GPU) bool { return gpu.MIG.Capable && gpu.ComputeMajor >= 9 }
