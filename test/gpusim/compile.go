@@ -3,11 +3,16 @@ package gpusim
 import (
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/gpu-dra/driver/test/gpusim/nodefile"
 	"github.com/gpu-dra/driver/test/gpusim/simstate"
 )
 
 const mib = 1 << 20
+
+// migPrefix is what NVML puts before the name of a profile.
+const migPrefix = "MIG "
 
 // supportedEvents are the event types that boards offer: ECC, XID, clock, retirement,
 // poison, unavailability and recovery action.
@@ -72,6 +77,7 @@ func compileGPU(t *text, out *simstate.GPU, in *nodefile.ResolvedGPU) error {
 	}
 	compileLinks(out, in)
 	compileFabric(out, in)
+	compilePartition(t, out, in)
 	return nil
 }
 
@@ -124,12 +130,34 @@ func compileMIG(out *simstate.GPU, in *nodefile.BoardMIG) {
 			CopyEngines: p.CE, Decoders: p.DEC, Encoders: p.ENC, JPEG: p.JPG, OFA: p.OFA,
 			Size: p.Size, PlacementCount: uint32(len(p.Starts)), MemoryMiB: p.MemoryMiB,
 		}
-		copy(profile.Name[:len(profile.Name)-1], "MIG "+p.Name)
+		copy(profile.Name[:len(profile.Name)-1], migPrefix+p.Name)
 		copy(profile.PlacementStart[:], p.Starts)
 		if p.GFX {
 			profile.Capabilities |= 0x2 // NVML_GPU_INSTANCE_PROFILE_CAPS_GFX
 		}
 	}
+}
+
+// compilePartition sets the mode; the library makes the instances of the node file later.
+func compilePartition(t *text, out *simstate.GPU, in *nodefile.ResolvedGPU) {
+	if in.Board.MIG == nil {
+		return
+	}
+	if in.MIG.Enabled {
+		out.MIG.CurrentMode, out.MIG.PendingMode = 1, 1
+	}
+	for gi := range out.MIG.Instances {
+		for ci := range out.MIG.Instances[gi].ComputeInstances {
+			t.set("MIG UUID", out.MIG.Instances[gi].ComputeInstances[ci].UUID[:], MIGUUID(in.UUID, gi, ci))
+		}
+	}
+}
+
+// MIGUUID is the UUID of a MIG device. It depends on the ids alone, as on real boards, where
+// all of them are of version 5: an instance that is made anew has that of its predecessor.
+func MIGUUID(gpuUUID string, gpuInstance, computeInstance int) string {
+	name := fmt.Sprintf("%s/%d/%d", gpuUUID, gpuInstance, computeInstance)
+	return "MIG-" + uuid.NewSHA1(uuid.NameSpaceOID, []byte(name)).String()
 }
 
 func compileLinks(out *simstate.GPU, in *nodefile.ResolvedGPU) {

@@ -94,6 +94,10 @@ func (n *Node) AddGPU(number int) error {
 func (n *Node) setAbsent(number int, value uint32) error {
 	return n.gpu(number, func(g *simstate.GPU) error {
 		atomic.StoreUint32(&g.Absent, value)
+		// Instances do not outlive the board's power.
+		for id := range g.MIG.Instances {
+			g.MIG.Instances[id].End()
+		}
 		return nil
 	})
 }
@@ -309,21 +313,22 @@ const absentDir = "absent"
 
 // driverParts are the entries that come and go with an installed driver.
 func driverParts() []string {
-	return []string{"driver", "proc/driver", "sys/module/nvidia", "sys/bus/pci/drivers/nvidia"}
+	return []string{"driver", "driver/proc/driver", "sys/module/nvidia", "sys/bus/pci/drivers/nvidia"}
 }
 
-// RemoveDriver uninstalls the driver: the driver root is empty until RestoreDriver.
+// RemoveDriver uninstalls the driver: until RestoreDriver the driver root holds only what
+// the kernel has without it (proc), and no board is bound to a driver.
 func (n *Node) RemoveDriver() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.moveDriver(n.layout.Dir, filepath.Join(n.layout.Dir, absentDir))
+	return errors.Join(n.builder().Unbind(), n.moveDriver(n.layout.Dir, filepath.Join(n.layout.Dir, absentDir)))
 }
 
 // RestoreDriver installs the driver again.
 func (n *Node) RestoreDriver() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.moveDriver(filepath.Join(n.layout.Dir, absentDir), n.layout.Dir)
+	return errors.Join(n.moveDriver(filepath.Join(n.layout.Dir, absentDir), n.layout.Dir), n.builder().Bind())
 }
 
 // moveDriver moves entries, not the directories that hold them: those may be mounted somewhere.
@@ -340,6 +345,9 @@ func (n *Node) moveDriver(from, to string) error {
 			return err
 		}
 		for _, entry := range entries {
+			if part == "driver" && entry.Name() == "proc" {
+				continue
+			}
 			if err := os.Rename(filepath.Join(from, part, entry.Name()), filepath.Join(to, part, entry.Name())); err != nil {
 				return err
 			}
@@ -350,6 +358,7 @@ func (n *Node) moveDriver(from, to string) error {
 
 // Reboot forgets what a machine forgets (modes, faults, MIG, lost and removed GPUs), draws a
 // new boot id, and hands out the minor numbers anew, permuted by seed; seed 0 keeps them.
+// MIG as the node file has it is made again, as a service at boot would.
 func (n *Node) Reboot(seed uint64) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -364,7 +373,7 @@ func (n *Node) Reboot(seed uint64) error {
 			n.setMinor(&n.node.GPUs[i], minors[i])
 		}
 	}
-	return errors.Join(n.builder().Boot(), n.writeState(), n.save())
+	return errors.Join(n.builder().Boot(), n.writeState(), n.save(), n.makeInstances())
 }
 
 // setMinor changes the minor of a GPU in the resolved node and in the node file.

@@ -282,12 +282,37 @@ func TestFabricTimeline(t *testing.T) {
 func TestDriverAbsentAndBack(t *testing.T) {
 	t.Parallel()
 	node := gpusim.New(t, "t4-4")
+	address := node.Spec().GPUs[1].PCI.String()
+	bound := filepath.Join(node.SysRoot(), "bus/pci/devices", address, "driver")
+	before, err := os.Readlink(bound)
+	do(t, err)
+	do(t, node.RemoveGPU(2))
 	do(t, node.RemoveDriver())
 	entries, err := os.ReadDir(node.DriverRoot())
-	if err != nil || len(entries) != 0 {
-		t.Errorf("driver root without a driver holds %v, %v; want an empty directory", entries, err)
+	if err != nil || len(entries) != 1 || entries[0].Name() != "proc" {
+		t.Errorf("driver root without a driver holds %v, %v; want proc alone", entries, err)
+	}
+	for _, gone := range []string{bound, filepath.Join(node.ProcRoot(), "driver/nvidia"), filepath.Join(node.SysRoot(), "bus/pci/drivers/nvidia", address)} {
+		if _, err := os.Lstat(gone); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s without a driver: %v, want it gone", gone, err)
+		}
+	}
+	for _, kept := range []string{filepath.Join(node.ProcRoot(), "devices"), filepath.Join(filepath.Dir(bound), "vendor")} {
+		if _, err := os.Stat(kept); err != nil {
+			t.Errorf("what the machine has without a driver: %v", err)
+		}
 	}
 	do(t, node.RestoreDriver())
+	if after, err := os.Readlink(bound); err != nil || after != before {
+		t.Errorf("the board is bound to %q, %v; want %q as before", after, err, before)
+	}
+	if _, err := os.Stat(filepath.Join(bound, address)); err != nil {
+		t.Errorf("the driver does not list its board: %v", err)
+	}
+	removed := filepath.Join(node.SysRoot(), "bus/pci/devices", node.Spec().GPUs[2].PCI.String())
+	if _, err := os.Lstat(removed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a board that left came with the driver: %v", err)
+	}
 	s := start(t, node, 1)
 	s.want("uuid 0", node.UUIDs()[0])
 }

@@ -109,7 +109,7 @@ func Create(ctx context.Context, dir string, file *nodefile.File, opts ...Option
 	if err := n.writeState(); err != nil {
 		return nil, err
 	}
-	return n, n.save()
+	return n, errors.Join(n.save(), n.makeInstances())
 }
 
 func buildOrFind(ctx context.Context, o *options) (*native.Artifacts, error) {

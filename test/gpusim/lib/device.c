@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "sim.h"
+#include "mig.h"
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
@@ -40,7 +40,7 @@ static nvmlReturn_t by_uuid(const char *function, const char *uuid, nvmlDevice_t
 		if (strcasecmp(sim_visible(i)->uuid, uuid) == 0)
 			return give_handle(function, sim_visible(i), device);
 	}
-	return NVML_ERROR_NOT_FOUND;
+	return sim_mig_by_uuid(function, uuid, device);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
@@ -51,6 +51,12 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
 	return by_uuid(__func__, uuid, device);
 }
 
+static void print_uuid(char *text, size_t size, const char *kind, const unsigned char *b)
+{
+	snprintf(text, size, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", kind,
+		b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
 {
 	if (!sim_started())
@@ -59,15 +65,13 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlD
 	if (uuid->version != nvmlUUID_v1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	char text[64];
-	const unsigned char *b = uuid->value.bytes;
 	switch (uuid->type) {
 	case NVML_UUID_TYPE_ASCII:
 		snprintf(text, sizeof(text), "%.*s", NVML_DEVICE_UUID_ASCII_LEN, uuid->value.str);
 		break;
 	case NVML_UUID_TYPE_BINARY:
-		snprintf(text, sizeof(text),
-			"GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-			b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+		/* The version nibble tells the two kinds apart. */
+		print_uuid(text, sizeof(text), uuid->value.bytes[6] >> 4 == 5 ? "MIG" : "GPU", uuid->value.bytes);
 		break;
 	default:
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -117,27 +121,36 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevi
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE(index != NULL);
 	for (unsigned int i = 0; i < sim_visible_count(); i++) {
-		if (sim_visible(i) == gpu)
+		if (sim_visible(i) == target.gpu)
 			*index = i;
 	}
+	if (target.ci != NULL)
+		*index = sim_mig_index(&target);
 	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-	SIM_DEVICE(device, gpu);
-	SIM_SUPPORTED(gpu, SIM_FEATURE_UUID);
-	return sim_copy_text(uuid, length, gpu->uuid);
+	SIM_TARGET(device, target);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_UUID);
+	return sim_copy_text(uuid, length, target.ci != NULL ? target.ci->uuid : target.gpu->uuid);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-	SIM_DEVICE(device, gpu);
-	SIM_SUPPORTED(gpu, SIM_FEATURE_NAME);
-	return sim_copy_text(name, length, gpu->name);
+	SIM_TARGET(device, target);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_NAME);
+	if (target.ci == NULL)
+		return sim_copy_text(name, length, target.gpu->name);
+	char full[2 * NVML_DEVICE_NAME_V2_BUFFER_SIZE], part[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
+	struct sim_gi gi;
+	SIM_REQUIRE(sim_gi_read(target.gpu, (unsigned int)(target.gi - target.gpu->mig.instances), &gi));
+	sim_ci_name(&gi, sim_load(&target.ci->size), part, sizeof(part));
+	snprintf(full, sizeof(full), "%s %s", target.gpu->name, part);
+	return sim_copy_text(name, length, full);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length)

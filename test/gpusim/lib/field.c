@@ -103,6 +103,10 @@ static nvmlReturn_t read_field(const struct sim_gpu *gpu, nvmlFieldValue_t *fiel
 		if (sim_lacks(gpu, SIM_FEATURE_RECOVERY_ACTION))
 			return NVML_ERROR_NOT_SUPPORTED;
 		return set_uint(field, sim_load(&gpu->recovery_action));
+	case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
+		return set_uint(field, gpu->mig.capable && !gpu->mig.needs_reset);
+	case NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE:
+		return set_uint(field, gpu->mig.capable);
 	default:
 		return NVML_ERROR_NOT_SUPPORTED;
 	}

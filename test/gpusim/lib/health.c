@@ -93,23 +93,33 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlU
 	return NVML_SUCCESS;
 }
 
+static int runs_on(const struct sim_process *process, const struct sim_target *target)
+{
+	if (target->gi == NULL)
+		return 1;
+	return sim_load(&process->gpu_instance_id) == (unsigned int)(target->gi - target->gpu->mig.instances) &&
+		sim_load(&process->compute_instance_id) == (unsigned int)(target->ci - target->gi->compute_instances);
+}
+
+/* A board in MIG mode answers for all its instances. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
 	nvmlProcessInfo_t *infos)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE(count != NULL && (*count == 0 || infos != NULL));
-	unsigned int live = sim_load(&gpu->process_count);
-	if (live > SIM_MAX_PROCESSES)
-		live = SIM_MAX_PROCESSES;
-	unsigned int room = *count;
-	*count = live;
-	if (live > room)
-		return NVML_ERROR_INSUFFICIENT_SIZE;
-	for (unsigned int i = 0; i < live; i++) {
-		infos[i].pid = gpu->processes[i].pid;
-		infos[i].usedGpuMemory = gpu->processes[i].used_memory;
-		infos[i].gpuInstanceId = gpu->processes[i].gpu_instance_id;
-		infos[i].computeInstanceId = gpu->processes[i].compute_instance_id;
+	unsigned int all = sim_load(&target.gpu->process_count), room = *count, live = 0;
+	for (unsigned int i = 0; i < all && i < SIM_MAX_PROCESSES; i++) {
+		const struct sim_process *process = &target.gpu->processes[i];
+		if (!runs_on(process, &target))
+			continue;
+		if (live < room) {
+			infos[live].pid = sim_load(&process->pid);
+			infos[live].usedGpuMemory = __atomic_load_n(&process->used_memory, __ATOMIC_ACQUIRE);
+			infos[live].gpuInstanceId = sim_load(&process->gpu_instance_id);
+			infos[live].computeInstanceId = sim_load(&process->compute_instance_id);
+		}
+		live++;
 	}
-	return NVML_SUCCESS;
+	*count = live;
+	return live > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

@@ -10,28 +10,49 @@ static uint64_t used_memory(const struct sim_gpu *gpu)
 	return used < available ? used : available;
 }
 
+/* What a device of this kind has, and what its clients took of it. */
+static nvmlMemory_v2_t memory_of(const struct sim_target *target)
+{
+	const struct sim_gpu *gpu = target->gpu;
+	if (target->gi == NULL)
+		return (nvmlMemory_v2_t){.total = gpu->memory_total, .reserved = gpu->memory_reserved, .used = used_memory(gpu)};
+	nvmlMemory_v2_t memory = {0};
+	unsigned int id = (unsigned int)(target->gi - gpu->mig.instances), profile = sim_load(&target->gi->profile_index);
+	if (profile < SIM_MAX_PROFILES)
+		memory.total = gpu->mig.profiles[profile].memory_mi_b << 20;
+	unsigned int count = sim_load(&gpu->process_count);
+	for (unsigned int i = 0; i < count && i < SIM_MAX_PROCESSES; i++) {
+		if (sim_load(&gpu->processes[i].gpu_instance_id) == id)
+			memory.used += __atomic_load_n(&gpu->processes[i].used_memory, __ATOMIC_ACQUIRE);
+	}
+	memory.used = memory.used < memory.total ? memory.used : memory.total;
+	return memory;
+}
+
 /* Version 1 counts the reserved part as used. */
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE(memory != NULL);
-	SIM_SUPPORTED(gpu, SIM_FEATURE_MEMORY);
-	memory->total = gpu->memory_total;
-	memory->used = gpu->memory_reserved + used_memory(gpu);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_MEMORY);
+	nvmlMemory_v2_t v2 = memory_of(&target);
+	memory->total = v2.total;
+	memory->used = v2.reserved + v2.used;
 	memory->free = memory->total - memory->used;
 	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE(memory != NULL);
 	if (memory->version != nvmlMemory_v2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	SIM_SUPPORTED(gpu, SIM_FEATURE_MEMORY);
-	memory->total = gpu->memory_total;
-	memory->reserved = gpu->memory_reserved;
-	memory->used = used_memory(gpu);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_MEMORY);
+	nvmlMemory_v2_t now = memory_of(&target);
+	memory->total = now.total;
+	memory->reserved = now.reserved;
+	memory->used = now.used;
 	memory->free = memory->total - memory->reserved - memory->used;
 	return NVML_SUCCESS;
 }

@@ -32,22 +32,27 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEn
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE(mode != NULL);
-	SIM_SUPPORTED(gpu, SIM_FEATURE_COMPUTE_MODE);
-	*mode = (nvmlComputeMode_t)sim_load(&gpu->compute_mode);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_COMPUTE_MODE);
+	*mode = (nvmlComputeMode_t)sim_load(target.ci != NULL ? &target.ci->compute_mode : &target.gpu->compute_mode);
 	return NVML_SUCCESS;
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode)
 {
-	SIM_DEVICE(device, gpu);
+	SIM_TARGET(device, target);
 	SIM_REQUIRE((unsigned int)mode < NVML_COMPUTEMODE_COUNT);
-	SIM_SUPPORTED(gpu, SIM_FEATURE_COMPUTE_MODE);
+	SIM_SUPPORTED(target.gpu, SIM_FEATURE_COMPUTE_MODE);
 	/* The mode that bound one thread to a board went with CUDA 8. */
 	if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD)
 		return NVML_ERROR_NOT_SUPPORTED;
-	return store(&gpu->compute_mode, mode);
+	if (target.ci != NULL)
+		return store(&target.ci->compute_mode, mode);
+	/* In MIG mode each instance has its own. */
+	if (sim_load(&target.gpu->mig.current_mode))
+		return NVML_ERROR_NOT_SUPPORTED;
+	return store(&target.gpu->compute_mode, mode);
 }
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t *current, nvmlEnableState_t *pending)

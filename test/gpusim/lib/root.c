@@ -13,6 +13,12 @@
 
 #include "sim.h"
 
+#if defined(__aarch64__)
+#define TRIPLET "aarch64-linux-gnu"
+#else
+#define TRIPLET "x86_64-linux-gnu"
+#endif
+
 #define STATE_PREFIX "libnvidia-simstate.so."
 
 struct search {
@@ -91,6 +97,15 @@ static int scan_for_state(const char *dir, char *path, size_t size)
 	return rc;
 }
 
+/* Proc lies below the driver root, as in the container of a driver. */
+int sim_find_proc(char *path, size_t size)
+{
+	char root[PATH_MAX];
+	if (sim_find_root(root, sizeof(root)) != 0)
+		return -1;
+	return snprintf(path, size, "%s/proc", root) < (int)size ? 0 : -1;
+}
+
 int sim_find_state(char *path, size_t size)
 {
 	static const char library[] = "/libnvidia-ml.so.";
@@ -98,6 +113,9 @@ int sim_find_state(char *path, size_t size)
 	const char *given = getenv("GPUSIM_STATE");
 	if (given != NULL && *given != '\0')
 		return snprintf(path, size, "%s", given) < (int)size ? 0 : -1;
+	const char *root = getenv("GPUSIM_ROOT");
+	if (root != NULL && *root != '\0' && snprintf(own, sizeof(own), "%s/usr/lib/" TRIPLET, root) < (int)sizeof(own))
+		return scan_for_state(own, path, size);
 	if (own_path(own, sizeof(own)) != 0)
 		return -1;
 	char *slash = strrchr(own, '/');

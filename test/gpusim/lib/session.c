@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "mig.h"
 
 static struct {
 	pthread_mutex_t mutex;
 	uint32_t references;
 	uint32_t count;
+	uint32_t immune;
 	unsigned int slots[SIM_MAX_GPUS];
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -29,7 +30,7 @@ static int has_node(const char *dev, const char *name)
 	return snprintf(path, sizeof(path), "%s/%s", dev, name) < (int)sizeof(path) && access(path, F_OK) == 0;
 }
 
-static int dev_dir(char *dev, size_t size)
+int sim_find_dev(char *dev, size_t size)
 {
 	char root[PATH_MAX];
 	const char *given = getenv("GPUSIM_DEV");
@@ -44,13 +45,12 @@ static nvmlReturn_t enumerate(void)
 {
 	char dev[PATH_MAX], name[32];
 	const struct sim_node *node = sim_state();
-	if (dev_dir(dev, sizeof(dev)) != 0 || !has_node(dev, "nvidiactl"))
+	if (sim_find_dev(dev, sizeof(dev)) != 0 || !has_node(dev, "nvidiactl"))
 		return NVML_ERROR_DRIVER_NOT_LOADED;
 	session.count = 0;
 	for (unsigned int slot = 0; slot < node->gpu_count && slot < SIM_MAX_GPUS; slot++) {
 		const struct sim_gpu *gpu = &node->gpus[slot];
 		snprintf(name, sizeof(name), "nvidia%u", sim_load(&gpu->minor));
-		devices[slot].slot = slot;
 		if (!sim_load(&gpu->absent) && has_node(dev, name))
 			session.slots[session.count++] = slot;
 	}
@@ -62,6 +62,7 @@ static nvmlReturn_t start(const char *function)
 	pthread_mutex_lock(&session.mutex);
 	nvmlReturn_t rc = NVML_SUCCESS;
 	if (session.references == 0) {
+		sim_store(&session.immune, getenv("GPUSIM_IMMUNE") != NULL);
 		rc = sim_state_open();
 		if (rc == NVML_SUCCESS)
 			rc = sim_fault(function, -1);
@@ -103,6 +104,11 @@ int sim_started(void)
 	return sim_load(&session.references) > 0;
 }
 
+int sim_immune(void)
+{
+	return sim_load(&session.immune) != 0;
+}
+
 nvmlReturn_t sim_enter(const char *function)
 {
 	if (!sim_started())
@@ -116,19 +122,32 @@ nvmlReturn_t sim_stub(const char *function)
 	return rc == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : rc;
 }
 
-nvmlReturn_t sim_enter_device(const char *function, nvmlDevice_t device, struct sim_gpu **gpu)
+nvmlReturn_t sim_enter_target(const char *function, nvmlDevice_t device, struct sim_target *target)
 {
 	if (!sim_started())
 		return NVML_ERROR_UNINITIALIZED;
-	*gpu = sim_handle_gpu(device);
-	if (*gpu == NULL)
+	target->gpu = sim_handle_gpu(device);
+	int alive = 1;
+	if (target->gpu == NULL)
+		alive = sim_mig_target(device, target);
+	if (target->gpu == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t rc = sim_fault(function, (int)sim_slot(*gpu));
+	nvmlReturn_t rc = sim_fault(function, (int)sim_slot(target->gpu));
 	if (rc != NVML_SUCCESS)
 		return rc;
-	if (sim_load(&(*gpu)->lost) || sim_load(&(*gpu)->absent))
+	if (sim_load(&target->gpu->lost) || sim_load(&target->gpu->absent))
 		return NVML_ERROR_GPU_IS_LOST;
-	return NVML_SUCCESS;
+	return alive ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t sim_enter_device(const char *function, nvmlDevice_t device, struct sim_gpu **gpu)
+{
+	struct sim_target target = {0};
+	nvmlReturn_t rc = sim_enter_target(function, device, &target);
+	*gpu = target.gpu;
+	if (rc == NVML_SUCCESS && target.gi != NULL)
+		return NVML_ERROR_NOT_SUPPORTED;
+	return rc;
 }
 
 unsigned int sim_visible_count(void)
@@ -151,16 +170,20 @@ nvmlDevice_t sim_handle(const struct sim_gpu *gpu)
 	return (nvmlDevice_t){.handle = &devices[sim_slot(gpu)]};
 }
 
-/* Any number may come in as a handle: it is compared before it is followed. */
-struct sim_gpu *sim_handle_gpu(nvmlDevice_t device)
+struct sim_gpu *sim_session_gpu(unsigned int slot)
 {
-	uintptr_t offset = (uintptr_t)device.handle - (uintptr_t)devices;
-	if (offset >= sizeof(devices) || offset % sizeof(devices[0]) != 0)
-		return NULL;
-	unsigned int slot = device.handle->slot;
 	for (unsigned int i = 0; i < session.count; i++) {
 		if (session.slots[i] == slot)
 			return &sim_state()->gpus[slot];
 	}
 	return NULL;
+}
+
+/* Any number may come in as a handle: it is compared, never followed. */
+struct sim_gpu *sim_handle_gpu(nvmlDevice_t device)
+{
+	uintptr_t offset = (uintptr_t)device.handle - (uintptr_t)devices;
+	if (offset >= sizeof(devices) || offset % sizeof(devices[0]) != 0)
+		return NULL;
+	return sim_session_gpu((unsigned int)(offset / sizeof(devices[0])));
 }

@@ -21,13 +21,23 @@
 #define SIM_ALIAS(alias_name, target) \
 	extern __typeof__(target) alias_name __attribute__((alias(#target), visibility("default")))
 
+/* What a handle stands for is its place in a table; what it was given out for, its epoch. */
 struct nvmlDevice_st {
-	unsigned int slot;
+	uint32_t epoch;
+};
+
+/* What a device handle leads to: a board, or an instance of it. */
+struct sim_target {
+	struct sim_gpu *gpu;
+	/* Both NULL for a whole board. */
+	struct sim_gpu_instance *gi;
+	struct sim_compute_instance *ci;
 };
 
 /* root.c: where this library lies. Both answer 0 on success. */
 int sim_find_root(char *root, size_t size);
 int sim_find_state(char *path, size_t size);
+int sim_find_proc(char *path, size_t size);
 
 /* state.c: the shared state. */
 nvmlReturn_t sim_state_open(void);
@@ -38,9 +48,13 @@ void sim_unlock(void);
 
 /* session.c: initialisation, visible devices and their handles. */
 int sim_started(void);
+int sim_immune(void);
+struct sim_gpu *sim_session_gpu(unsigned int slot);
 nvmlReturn_t sim_enter(const char *function);
 nvmlReturn_t sim_enter_device(const char *function, nvmlDevice_t device, struct sim_gpu **gpu);
+nvmlReturn_t sim_enter_target(const char *function, nvmlDevice_t device, struct sim_target *target);
 nvmlReturn_t sim_stub(const char *function);
+int sim_find_dev(char *dev, size_t size);
 unsigned int sim_visible_count(void);
 struct sim_gpu *sim_visible(unsigned int index);
 nvmlDevice_t sim_handle(const struct sim_gpu *gpu);
@@ -56,6 +70,11 @@ int sim_nvlink_reaches(const struct sim_gpu *a, const struct sim_gpu *b);
 /* text.c: bounded text. */
 nvmlReturn_t sim_copy_text(char *out, unsigned int length, const char *text);
 void sim_pci_info(const struct sim_gpu *gpu, nvmlPciInfo_t *pci);
+
+static inline void sim_store(uint32_t *to, unsigned int value)
+{
+	__atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
 
 static inline unsigned int sim_load(const uint32_t *value)
 {
@@ -80,13 +99,22 @@ static inline int sim_lacks(const struct sim_gpu *gpu, uint64_t feature)
 			return sim_rc;                     \
 	} while (0)
 
-/* Declares gpu as the board behind device. */
+/* Declares gpu as the board that device is; a MIG device answers NOT_SUPPORTED. */
 #define SIM_DEVICE(device, gpu)                                                 \
 	struct sim_gpu *gpu = NULL;                                             \
 	do {                                                                    \
 		nvmlReturn_t sim_rc = sim_enter_device(__func__, device, &gpu); \
 		if (sim_rc != NVML_SUCCESS)                                     \
 			return sim_rc;                                          \
+	} while (0)
+
+/* Declares target as what device is: a board or a MIG device. */
+#define SIM_TARGET(device, target)                                                \
+	struct sim_target target = {0};                                           \
+	do {                                                                      \
+		nvmlReturn_t sim_rc = sim_enter_target(__func__, device, &target); \
+		if (sim_rc != NVML_SUCCESS)                                       \
+			return sim_rc;                                            \
 	} while (0)
 
 #define SIM_REQUIRE(condition)                            \

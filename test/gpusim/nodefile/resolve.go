@@ -70,6 +70,8 @@ type ResolvedGPU struct {
 	IOMMUGroup int
 	Links      []Link
 	Fabric     *ResolvedFabric
+	// MIG is the zero value on boards without MIG.
+	MIG MIG
 }
 
 // Link is one NVLink: to a peer, or to a switch plane when Plane is not zero. A link that
@@ -232,6 +234,7 @@ func (r *resolver) gpu(path *field.Path, in *GPU) ResolvedGPU {
 	}
 	out.CPUs = cpus
 	out.Fabric = r.fabric(path, in.Fabric, &out.Board)
+	out.MIG = r.partition(path.Child("mig"), in.MIG, &out.Board)
 	return out
 }
 

@@ -29,6 +29,8 @@ type File struct {
 	GPUs   []GPU                      `json:"gpus"`
 	NVLink NVLink                     `json:"nvlink,omitempty"`
 	Fabric *Fabric                    `json:"fabric,omitempty"`
+	// MIG is that of every GPU whose board has it and that says nothing itself.
+	MIG *MIG `json:"mig,omitempty"`
 	// Missing names optional parts to leave out of the root, see package rootfs.
 	Missing []string `json:"missing,omitempty"`
 	// CallLatencyMicros delays every NVML call.
@@ -78,6 +80,23 @@ type GPU struct {
 	// IOMMUGroup defaults to one group for each GPU.
 	IOMMUGroup *int    `json:"iommuGroup,omitempty"`
 	Fabric     *Fabric `json:"fabric,omitempty"`
+	// MIG is how the GPU is partitioned at boot; without it, as the node says.
+	MIG *MIG `json:"mig,omitempty"`
+}
+
+// MIG is how GPUs are partitioned at boot.
+type MIG struct {
+	Enabled bool `json:"enabled"`
+	// Instances are made in this order, each with one compute instance that fills it.
+	Instances []MIGInstance `json:"instances,omitempty"`
+}
+
+// MIGInstance is one instance to make.
+type MIGInstance struct {
+	// Profile is a name such as 1g.10gb.
+	Profile string `json:"profile"`
+	// Start is the first memory unit; without it the driver chooses.
+	Start *uint32 `json:"start,omitempty"`
 }
 
 // NVLink says how links run. GPUs are named by their position in gpus.

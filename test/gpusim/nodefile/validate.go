@@ -101,6 +101,52 @@ func (r *resolver) mig(path *field.Path, m *BoardMIG) {
 	}
 }
 
+// partition resolves the partitioning of one GPU: its own, else the node's where the board has MIG.
+func (r *resolver) partition(path *field.Path, own *MIG, board *Board) MIG {
+	in := own
+	if in == nil {
+		in, path = r.file.MIG, field.NewPath("mig")
+	}
+	if in == nil || (board.MIG == nil && own == nil) {
+		return MIG{}
+	}
+	if board.MIG == nil {
+		r.bad(path, board.Product, "this GPU's board has no MIG")
+		return MIG{}
+	}
+	if !in.Enabled && len(in.Instances) > 0 {
+		r.bad(path.Child("enabled"), in.Enabled, "must be true where there are instances")
+	}
+	for i, instance := range in.Instances {
+		at := path.Child("instances").Index(i)
+		profile := board.MIG.Profile(instance.Profile)
+		if profile == nil {
+			r.bad(at.Child("profile"), instance.Profile, "must be a profile of the board: "+strings.Join(board.MIG.names(), ", "))
+		} else if instance.Start != nil && !slices.Contains(profile.Starts, *instance.Start) {
+			r.bad(at.Child("start"), *instance.Start, fmt.Sprintf("must be one of %v", profile.Starts))
+		}
+	}
+	return *in
+}
+
+// Profile finds a profile by its name, nil if the board has none of it.
+func (m *BoardMIG) Profile(name string) *MIGProfile {
+	for i := range m.Profiles {
+		if m.Profiles[i].Name == name {
+			return &m.Profiles[i]
+		}
+	}
+	return nil
+}
+
+func (m *BoardMIG) names() []string {
+	var out []string
+	for i := range m.Profiles {
+		out = append(out, m.Profiles[i].Name)
+	}
+	return out
+}
+
 // fabric resolves the registration of one GPU: its own, else the node's.
 func (r *resolver) fabric(path *field.Path, own *Fabric, board *Board) *ResolvedFabric {
 	in := own

@@ -91,7 +91,11 @@ func (b *Builder) procGPU(gpu *nodefile.ResolvedGPU) error {
 	if gpu.Board.MIG == nil {
 		return nil
 	}
-	return os.MkdirAll(filepath.Join(b.Proc(), "driver/nvidia/capabilities", fmt.Sprintf("gpu%d", gpu.Minor), "mig"), 0o755)
+	return os.MkdirAll(filepath.Join(b.capabilities(gpu), "mig"), 0o755)
+}
+
+func (b *Builder) capabilities(gpu *nodefile.ResolvedGPU) string {
+	return filepath.Join(b.Proc(), "driver/nvidia/capabilities", fmt.Sprintf("gpu%d", gpu.Minor))
 }
 
 func kernelArch() string {

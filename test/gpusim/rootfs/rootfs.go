@@ -1,8 +1,8 @@
 // Package rootfs lays out what a machine with an NVIDIA driver shows to software: the
 // driver's files, device nodes, proc and sysfs, all below one directory.
 //
-//	<dir>/driver        the driver root, with dev/, usr/, lib/ and etc/ (also the dev root)
-//	<dir>/proc          what replaces /proc
+//	<dir>/driver        the driver root, with dev/, proc/, usr/, lib/ and etc/ (also the dev root)
+//	<dir>/proc          what replaces /proc: a link to the driver root's
 //	<dir>/sys           what replaces /sys
 //
 // It knows how files look, not what the simulated library answers: the state file is
@@ -38,7 +38,8 @@ func (l Layout) Driver() string { return filepath.Join(l.Dir, "driver") }
 // Dev is the directory of device nodes.
 func (l Layout) Dev() string { return filepath.Join(l.Driver(), "dev") }
 
-// Proc replaces /proc.
+// Proc replaces /proc. It is a link to a directory of the driver root: who may write that
+// (the simulated library that makes a MIG instance, in a container) can show capabilities.
 func (l Layout) Proc() string { return filepath.Join(l.Dir, "proc") }
 
 // Sys replaces /sys.
@@ -99,12 +100,19 @@ func (b *Builder) Create() error {
 	for _, step := range []struct {
 		name string
 		run  func() error
-	}{{"driver files", b.driver}, {"device nodes", b.Devices}, {"proc", b.proc}, {"sysfs", b.sys}} {
+	}{{"proc", b.linkProc}, {"driver files", b.driver}, {"device nodes", b.Devices}, {"proc", b.proc}, {"sysfs", b.sys}} {
 		if err := step.run(); err != nil {
 			return fmt.Errorf("lay out %s in %s: %w", step.name, b.Dir, err)
 		}
 	}
 	return nil
+}
+
+func (b *Builder) linkProc() error {
+	if err := os.MkdirAll(filepath.Join(b.Driver(), "proc"), 0o755); err != nil {
+		return err
+	}
+	return link("driver/proc", b.Proc())
 }
 
 // Boot lays out anew what a reboot changes: device nodes, the files of every GPU, and the
@@ -126,12 +134,8 @@ func (b *Builder) Devices() error {
 	if err := os.MkdirAll(filepath.Join(b.Dev(), "nvidia-caps"), 0o755); err != nil {
 		return err
 	}
-	old, err := filepath.Glob(filepath.Join(b.Dev(), "nvidia[0-9]*"))
-	if err != nil {
-		return err
-	}
-	for _, path := range old {
-		if err := os.Remove(path); err != nil {
+	for _, pattern := range []string{"nvidia[0-9]*", "nvidia-caps/nvidia-cap*"} {
+		if err := removeAll(filepath.Join(b.Dev(), pattern)); err != nil {
 			return err
 		}
 	}
@@ -187,17 +191,38 @@ func (b *Builder) AddGPU(gpu *nodefile.ResolvedGPU) error {
 	return errors.Join(b.sysGPU(gpu), b.procGPU(gpu), b.deviceNode(gpu))
 }
 
-// RemoveGPU takes a board's device node, proc and sysfs entries away.
+// RemoveGPU takes a board's device nodes, proc and sysfs entries away.
 func (b *Builder) RemoveGPU(gpu *nodefile.ResolvedGPU) error {
 	address := gpu.PCI.String()
 	return errors.Join(
 		remove(b.NodePath(gpu.Minor)),
+		b.removeCaps(gpu),
 		os.RemoveAll(filepath.Join(b.Proc(), "driver/nvidia/gpus", address)),
 		remove(filepath.Join(b.Sys(), "bus/pci/devices", address)),
 		remove(filepath.Join(b.Sys(), "bus/pci/drivers/nvidia", address)),
 		remove(filepath.Join(b.Sys(), iommuGroup(gpu), "devices", address)),
 		os.RemoveAll(filepath.Join(b.Sys(), devicePath(gpu))),
 	)
+}
+
+// removeCaps takes away the capabilities of a board's MIG instances.
+func (b *Builder) removeCaps(gpu *nodefile.ResolvedGPU) error {
+	first := CapMinor(int(gpu.Minor), 0, -1)
+	for minor := first; minor < CapMinor(int(gpu.Minor)+1, 0, -1); minor++ {
+		if err := remove(filepath.Join(b.Dev(), fmt.Sprintf("nvidia-caps/nvidia-cap%d", minor))); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(b.capabilities(gpu))
+}
+
+// removeAll removes the files that match a pattern.
+func removeAll(pattern string) error {
+	paths, err := filepath.Glob(pattern)
+	for _, path := range paths {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 func remove(path string) error {

@@ -1,7 +1,9 @@
 package rootfs
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -76,7 +78,7 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	if err := b.pciDevice(dir, gpu.NUMA, class, device, boardFiles(class, device, subsystem, gpu.CPUs)); err != nil {
 		return err
 	}
-	up := strings.Repeat("../", strings.Count(dir, "/")+1)
+	up := upToSys(dir)
 	full := filepath.Join(b.Sys(), dir)
 	group := iommuGroup(gpu)
 	links := map[string]string{
@@ -92,6 +94,33 @@ func (b *Builder) sysGPU(gpu *nodefile.ResolvedGPU) error {
 	}
 	return nil
 }
+
+// Unbind takes the driver away from every board, as unloading it does.
+func (b *Builder) Unbind() error {
+	for i := range b.Node.GPUs {
+		if err := remove(filepath.Join(b.Sys(), devicePath(&b.Node.GPUs[i]), "driver")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bind gives the driver back to every board that is in the machine.
+func (b *Builder) Bind() error {
+	for i := range b.Node.GPUs {
+		dir := devicePath(&b.Node.GPUs[i])
+		if _, err := os.Stat(filepath.Join(b.Sys(), dir)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := link(upToSys(dir)+"bus/pci/drivers/nvidia", filepath.Join(b.Sys(), dir, "driver")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// upToSys is the relative way from an entry of a directory below sys up to sys.
+func upToSys(dir string) string { return strings.Repeat("../", strings.Count(dir, "/")+1) }
 
 // pciDevice writes the attributes that every PCI device has; ids are device and vendor, as
 // NVML combines them.

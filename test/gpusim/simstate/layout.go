@@ -8,6 +8,8 @@
 // The package knows nothing about YAML, directories or NVML semantics.
 package simstate
 
+import "sync/atomic"
+
 // Sizes of the tables. They bound what a node file may ask for.
 const (
 	// MaxGPUs is the number of GPU slots.
@@ -39,7 +41,7 @@ const (
 // Identity of the file format. LayoutVersion changes whenever a struct below does.
 const (
 	Magic         = 0x314d4953555047 // "GPUSIM1" read as a little-endian number
-	LayoutVersion = 1
+	LayoutVersion = 2
 	// NoInstance marks "not attributable to an instance", as NVML does.
 	NoInstance = 0xFFFFFFFF
 )
@@ -268,9 +270,13 @@ type MIG struct {
 	MemoryUnits  uint32
 	MaxInstances uint32
 	ProfileCount uint32
-	Reserved     uint32
-	Profiles     [MaxProfiles]Profile
-	Instances    [MaxGPUInstances]GPUInstance
+	// Dirty is 1 while a change is under way: whoever finds it set repairs the capability files.
+	Dirty uint32
+	// Epoch counts instances ever created: a handle to a predecessor of the same id is stale.
+	Epoch     uint32
+	Reserved  uint32
+	Profiles  [MaxProfiles]Profile
+	Instances [MaxGPUInstances]GPUInstance
 }
 
 // Profile is one GPU instance profile of a board.
@@ -295,27 +301,42 @@ type Profile struct {
 	PlacementStart  [MaxPlacements]uint32
 }
 
-// GPUInstance is one live GPU instance; the index is its id.
+// GPUInstance is one GPU instance id; the index is the id. Used is written last when an
+// instance comes and first when it goes, so that no reader and no crash sees half of one.
 type GPUInstance struct {
-	Used             uint32
-	ProfileIndex     uint32
-	Start            uint32
-	Size             uint32
+	Used uint32
+	// ProfileIndex is a place in MIG.Profiles.
+	ProfileIndex uint32
+	Start        uint32
+	Size         uint32
+	Epoch        uint32
+	Reserved     uint32
+	// ComputeInstances are indexed by their id.
 	ComputeInstances [MaxComputeInstances]ComputeInstance
 }
 
-// ComputeInstance is one live compute instance; the index is its id.
-type ComputeInstance struct {
-	Used        uint32
-	ProfileID   uint32
-	Start       uint32
-	Size        uint32
-	Clients     uint32
-	ComputeMode uint32
-	UUID        [64]byte
+// End makes the id free again, with its compute instances.
+func (g *GPUInstance) End() {
+	for id := range g.ComputeInstances {
+		atomic.StoreUint32(&g.ComputeInstances[id].Used, 0)
+	}
+	atomic.StoreUint32(&g.Used, 0)
 }
 
-// Process is a client of a GPU.
+// ComputeInstance is one compute instance id, written as GPUInstance is.
+type ComputeInstance struct {
+	Used uint32
+	// Profile is NVML_COMPUTE_INSTANCE_PROFILE_*, which is also the id that boards report.
+	Profile     uint32
+	Start       uint32
+	Size        uint32
+	Epoch       uint32
+	ComputeMode uint32
+	// UUID is the MIG device's, there from the start: it depends on the ids alone.
+	UUID [64]byte
+}
+
+// Process is a client of a GPU; outside of instances both ids are NoInstance.
 type Process struct {
 	PID               uint32
 	GPUInstanceID     uint32

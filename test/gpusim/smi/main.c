@@ -12,6 +12,8 @@ struct options {
 	const char *format;
 	const char *compute_mode;
 	const char *persistence;
+	const char *mig_mode;
+	int reset;
 	int list;
 	int topo;
 	int help;
@@ -26,6 +28,12 @@ static void usage(void)
 		"  nvidia-smi --query-gpu=F,...   fields, with --format=csv[,noheader][,nounits]\n"
 		"  nvidia-smi -c MODE             compute mode: 0, 2 or 3, or a name\n"
 		"  nvidia-smi -pm 0|1             persistence mode\n"
+		"  nvidia-smi -mig 0|1            MIG mode\n"
+		"  nvidia-smi --gpu-reset         reset: pending modes take effect, MIG instances end\n"
+		"  nvidia-smi mig -lgip|-lgipp|-lcip|-lgi|-lci   profiles, placements, instances\n"
+		"  nvidia-smi mig -cgi PROFILE[:START],... [-C]  make GPU instances, -C: and compute instances\n"
+		"  nvidia-smi mig -cci [PROFILE,...] [-gi ID]    make compute instances\n"
+		"  nvidia-smi mig -dci|-dgi [-gi ID] [-ci ID]    end instances\n"
 		"  -i ID,...                      only these GPUs: index, UUID or PCI address\n");
 }
 
@@ -54,6 +62,7 @@ static int parse_one(struct options *options, int argc, char **argv, int *at)
 		{"--format", NULL, &options->format},
 		{"--compute-mode", "-c", &options->compute_mode},
 		{"--persistence-mode", "-pm", &options->persistence},
+		{"--multi-instance-gpu", "-mig", &options->mig_mode},
 	};
 	for (size_t i = 0; i < sizeof(valued) / sizeof(valued[0]); i++) {
 		const char *value = value_of(valued[i].name, valued[i].short_name, argc, argv, at);
@@ -65,6 +74,8 @@ static int parse_one(struct options *options, int argc, char **argv, int *at)
 	const char *arg = argv[*at];
 	if (strcmp(arg, "-L") == 0 || strcmp(arg, "--list-gpus") == 0)
 		options->list = 1;
+	else if (strcmp(arg, "-r") == 0 || strcmp(arg, "--gpu-reset") == 0)
+		options->reset = 1;
 	else if (strcmp(arg, "-h") == 0 || strcmp(arg, "--help") == 0)
 		options->help = 1;
 	else
@@ -107,12 +118,18 @@ static int run(const struct options *options)
 		return smi_set_compute_mode(&gpus, options->compute_mode);
 	if (options->persistence != NULL)
 		return smi_set_persistence(&gpus, options->persistence);
+	if (options->mig_mode != NULL)
+		return smi_set_mig(&gpus, options->mig_mode, options->selector != NULL);
+	if (options->reset)
+		return smi_reset(&gpus);
 	return smi_summary(&gpus);
 }
 
 int main(int argc, char **argv)
 {
 	struct options options = {0};
+	if (argc > 1 && strcmp(argv[1], "mig") == 0)
+		return smi_mig(argc - 2, argv + 2);
 	if (parse(&options, argc, argv) != 0)
 		return SMI_USAGE;
 	if (options.help) {

@@ -10,6 +10,9 @@
 
 #define SMI_MAX_GPUS 64u
 
+/* What nvml.h does not declare. */
+nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
+
 /* Exit codes beyond NVML's own numbers. */
 #define SMI_USAGE 2
 #define SMI_NO_DEVICES 6
@@ -54,7 +57,25 @@
 	X(nvmlDeviceGetNumaNodeId)           \
 	X(nvmlDeviceGetNvLinkState)          \
 	X(nvmlDeviceGetNvLinkRemoteDeviceType) \
-	X(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+	X(nvmlDeviceGetNvLinkRemotePciInfo_v2) \
+	X(nvmlDeviceSetMigMode)              \
+	X(nvmlDeviceGetMaxMigDeviceCount)    \
+	X(nvmlDeviceGetMigDeviceHandleByIndex) \
+	X(nvmlDeviceGetGpuInstanceProfileInfoV) \
+	X(nvmlDeviceGetGpuInstancePossiblePlacements_v2) \
+	X(nvmlDeviceGetGpuInstanceRemainingCapacity) \
+	X(nvmlDeviceCreateGpuInstance)       \
+	X(nvmlDeviceCreateGpuInstanceWithPlacement) \
+	X(nvmlDeviceGetGpuInstances)         \
+	X(nvmlGpuInstanceGetInfo)            \
+	X(nvmlGpuInstanceDestroy)            \
+	X(nvmlGpuInstanceGetComputeInstanceProfileInfoV) \
+	X(nvmlGpuInstanceGetComputeInstanceRemainingCapacity) \
+	X(nvmlGpuInstanceCreateComputeInstance) \
+	X(nvmlGpuInstanceGetComputeInstances) \
+	X(nvmlComputeInstanceGetInfo_v2)     \
+	X(nvmlComputeInstanceDestroy)        \
+	X(nvmlInternalGetExportTable)
 
 /* The loaded library: a pointer for each function, NULL where the driver is too old. */
 struct smi_nvml {
@@ -97,6 +118,9 @@ int smi_query(const struct smi_gpus *gpus, const char *fields, const char *forma
 int smi_summary(const struct smi_gpus *gpus);
 int smi_set_compute_mode(const struct smi_gpus *gpus, const char *mode);
 int smi_set_persistence(const struct smi_gpus *gpus, const char *mode);
+int smi_set_mig(const struct smi_gpus *gpus, const char *mode, int named);
+int smi_reset(const struct smi_gpus *gpus);
+int smi_mig(int argc, char **argv);
 const char *smi_compute_mode_name(nvmlComputeMode_t mode);
 
 #endif
