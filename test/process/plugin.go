@@ -86,7 +86,7 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 		PodUID: r.flags["pod-uid"], HTTP: r.flags["http-address"], Health: r.flags["grpc-health-address"], Started: time.Now(),
 	}
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	p.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
+	p.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 atexit_sleep_ms=100")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		b.t.Fatalf("start the plugin: %v", err)

@@ -108,7 +108,8 @@ func Start(plan Plan) (*Tracer, error) {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
 	t := &Tracer{cmd: exec.Command(self)}
-	t.cmd.Env = append(os.Environ(), variable+"="+string(text))
+	// A binary with the race detector would wait a second before it exits.
+	t.cmd.Env = append(os.Environ(), variable+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	t.cmd.Stderr = &t.errors
 	in, err := t.cmd.StdinPipe()
 	if err != nil {
