@@ -27,9 +27,12 @@ const podsNamespace = "bench-pods"
 // Kinds of pods that are compared.
 const (
 	withoutClaim     = "without a GPU"
+	unusedClaim      = "with a claim for a GPU that no container uses: nothing is injected"
 	withClaim        = "with a claim for a GPU, from a template"
 	extendedResource = "with nvidia.com/gpu: 1 and no claim"
 )
+
+func podKinds() []string { return []string{withoutClaim, unusedClaim, withClaim, extendedResource} }
 
 // Pods is how long pods take from their creation to Running.
 type Pods struct {
@@ -55,7 +58,7 @@ func MeasurePods(ctx context.Context, client kubernetes.Interface, image string,
 	}()
 	// The first of each kind meets cold caches and does not count.
 	for i := range n + 1 {
-		for _, kind := range []string{withoutClaim, withClaim, extendedResource} {
+		for _, kind := range podKinds() {
 			took, err := t.run(ctx, kind, fmt.Sprintf("p%d", i))
 			if err != nil {
 				return p, fmt.Errorf("pod %d %s: %w", i, kind, err)
@@ -100,16 +103,20 @@ func (t podTimer) setUp(ctx context.Context) error {
 
 // podOf makes a pod that sleeps.
 func (t podTimer) podOf(kind, name string) *corev1.Pod {
-	c := corev1.Container{Name: "c", Image: t.image, ImagePullPolicy: corev1.PullNever, Command: []string{"sleep", "1000"}}
+	c := corev1.Container{Name: "c", Image: t.image, ImagePullPolicy: corev1.PullNever, Command: []string{"sh", "-c", "trap 'exit 0' TERM; sleep 1000 & wait"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if kind == withClaim || kind == unusedClaim {
+		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}}
+	}
 	switch kind {
 	case withClaim:
 		c.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
-		pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("gpu")}}
 	case extendedResource:
 		c.Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	}
-	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](0)
+	// With a grace period of 0 the pod would be gone from the API before the kubelet has unprepared its claim,
+	// and the next pod would wait for its GPU.
+	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
 	pod.Spec.Containers = []corev1.Container{c}
 	return pod
 }
@@ -169,7 +176,7 @@ func await(ctx context.Context, events watch.Interface, right func(watch.Event) 
 func (p Pods) String() string {
 	t := sample.NewTable("pod", "created to Running, median, s", "least to most, s", "ratio")
 	base := sample.Rounds{p.Took[withoutClaim]}
-	for _, kind := range []string{withoutClaim, withClaim, extendedResource} {
+	for _, kind := range podKinds() {
 		took := p.Took[kind]
 		if len(took) == 0 {
 			continue
