@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/gpu-dra/driver/pkg/pci"
 )
 
 // The errors of changing partitions that a caller decides on; edges wrap them.
@@ -19,6 +21,21 @@ var (
 	// ErrNeedsReset: the mode changes only with a reset of the GPU.
 	ErrNeedsReset = errors.New("the GPU has to be reset first")
 )
+
+// GPUID names one physical GPU to those that change it: the UUID tells whether a board was
+// replaced.
+type GPUID struct {
+	PCI  pci.Address
+	UUID string
+}
+
+// Process is a program that uses a GPU.
+type Process struct {
+	// PID is the number in the namespace of the driver's processes, the host's as a rule.
+	PID int
+	// Instance is the GPU instance that it uses; -1 where it uses none.
+	Instance int
+}
 
 // MIG is a GPU's partitioning state.
 type MIG struct {

@@ -23,5 +23,7 @@
 // returns; the thread it occupies is lost until then.
 //
 // Operations (Read, Use, Close) exclude each other; they wait for their turn until their context
-// ends.
+// ends. Those on one GPU (MIG, SetMIGMode, Create…, Destroy…, Processes) run beside them and
+// beside those on other GPUs, since making a partition takes its time. Calls about one GPU are
+// made one after the other.
 package nvml

@@ -19,13 +19,21 @@ type CallError struct {
 
 func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (code %d)", e.Call, e.Text, e.Code) }
 
-// Is maps NVML's codes to what a scan decides on.
+// Is maps NVML's codes to what a caller decides on.
 func (e *CallError) Is(target error) bool {
 	switch nvml.Return(e.Code) {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
 		return target == inventory.ErrNotSupported
 	case nvml.ERROR_GPU_IS_LOST:
 		return target == inventory.ErrLost
+	case nvml.ERROR_IN_USE:
+		return target == inventory.ErrInUse
+	case nvml.ERROR_INSUFFICIENT_RESOURCES:
+		return target == inventory.ErrNoRoom
+	case nvml.ERROR_NOT_FOUND:
+		return target == inventory.ErrNoSuchGPU
+	case nvml.ERROR_RESET_REQUIRED:
+		return target == inventory.ErrNeedsReset
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return target == errSessionEnded
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -32,6 +33,8 @@ type Options struct {
 	Path string
 	// CallTimeout bounds each call; 0 means 20 s.
 	CallTimeout time.Duration
+	// Partitions has Read ask what GPUs can be cut into and what instances there are.
+	Partitions bool
 }
 
 // Library is the driver's library, opened when it is first needed and again after it went away.
@@ -40,10 +43,13 @@ type Library struct {
 	options  Options
 	watchdog *watchdog
 	// turn is held by the operation under way; it guards the fields below.
-	turn    chan struct{}
-	session *session
-	bound   *binding
-	renewal renewal
+	turn       chan struct{}
+	session    *session
+	bound      *binding
+	renewal    renewal
+	partitions *partitions
+	// borrowers counts who works with the session outside of its turn; it grows only in it.
+	borrowers atomic.Int32
 }
 
 // binding is the file that this process's calls are bound to for ever.
@@ -59,6 +65,8 @@ type session struct {
 	// symbols are the calls that this driver's library has.
 	symbols map[string]bool
 	opened  time.Time
+	// partitions is the library's.
+	partitions *partitions
 }
 
 var _ inventory.NVML = (*Library)(nil)
@@ -68,7 +76,10 @@ func New(o Options) *Library {
 	if o.CallTimeout == 0 {
 		o.CallTimeout = defaultCallTimeout
 	}
-	return &Library{options: o, watchdog: newWatchdog(o.CallTimeout), turn: make(chan struct{}, 1)}
+	return &Library{
+		options: o, watchdog: newWatchdog(o.CallTimeout), turn: make(chan struct{}, 1),
+		partitions: &partitions{wanted: o.Partitions, profiles: map[profilesKey][]inventory.MIGProfile{}},
+	}
 }
 
 // Read reads the driver and all GPUs. It opens the library if it is not open, and again when
@@ -82,7 +93,7 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 	defer l.end()
 	fresh := l.session == nil
 	reading, err := l.readOnce(ctx, onBus)
-	if !fresh && l.wantsNewSession(reading, err, onBus) && l.watchdog.leftBehind() == nil {
+	if !fresh && l.wantsNewSession(reading, err, onBus) && l.idle() == nil {
 		closing := l.shutdown(ctx)
 		if reading, err = l.readOnce(ctx, onBus); err != nil {
 			// A shutdown that failed matters only if it explains why nothing works after it.
@@ -141,10 +152,18 @@ func (l *Library) Close(ctx context.Context) error {
 	if l.session == nil {
 		return nil
 	}
-	if err := l.watchdog.leftBehind(); err != nil {
+	if err := l.idle(); err != nil {
 		return fmt.Errorf("the driver's library stays open: %w", err)
 	}
 	return l.shutdown(ctx)
+}
+
+// idle says who still works with the session; nil for nobody. The caller has the turn.
+func (l *Library) idle() error {
+	if n := l.borrowers.Load(); n > 0 {
+		return fmt.Errorf("%d operations on GPUs are under way", n)
+	}
+	return l.watchdog.leftBehind()
 }
 
 func (l *Library) begin(ctx context.Context) error {
@@ -213,7 +232,7 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	if err = errors.Join(err, o.err); err != nil {
 		return &UnusableError{Path: path, Advice: adviceFor(o.ret), Cause: err}
 	}
-	l.session = &session{api: api, symbols: symbols, opened: time.Now()}
+	l.session = &session{api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions}
 	return nil
 }
 
@@ -248,7 +267,7 @@ func probe(path string) (map[string]bool, error) {
 		}
 		symbols[name] = true
 	}
-	for _, name := range optional() {
+	for _, name := range append(optional(), migSymbols()...) {
 		symbols[name] = library.Lookup(name) == nil
 	}
 	if err := errors.Join(missing...); err != nil {

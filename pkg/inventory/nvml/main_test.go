@@ -30,6 +30,11 @@ func newMachine(t testing.TB, preset string, opts ...gpusim.Option) machine {
 
 func machineWith(t testing.TB, preset string, callTimeout time.Duration, opts ...gpusim.Option) machine {
 	t.Helper()
+	return machineOptions(t, preset, nvml.Options{CallTimeout: callTimeout}, opts...)
+}
+
+func machineOptions(t testing.TB, preset string, options nvml.Options, opts ...gpusim.Option) machine {
+	t.Helper()
 	built, err := gpusim.BuildLibrary(t.Context(), os.Getenv("GPUSIM_CACHE"))
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +42,8 @@ func machineWith(t testing.TB, preset string, callTimeout time.Duration, opts ..
 	n := gpusim.New(t, preset, opts...)
 	t.Setenv("GPUSIM_ROOT", n.DriverRoot())
 	t.Setenv("GPUSIM_STATE", n.StateFile())
-	l := nvml.New(nvml.Options{Path: built.Library, CallTimeout: callTimeout})
+	options.Path = built.Library
+	l := nvml.New(options)
 	t.Cleanup(func() {
 		// A call that a test left hanging has to return, or the next node has to wait for it.
 		if err := n.ClearFaults(); err != nil {

@@ -68,7 +68,7 @@ func read(ctx context.Context, w *watchdog, s *session, onBus []pci.Address) (in
 	}
 	devices := make([]nvml.Device, count.Value)
 	for i := range count.Value {
-		b, device := board(ctx, w, s, i)
+		b, device := board(ctx, w, s, i, r.DriverVersion.Value)
 		r.Boards, devices[i] = append(r.Boards, b), device
 	}
 	for i := range r.Boards {
@@ -100,7 +100,7 @@ func refusal(ctx context.Context, w *watchdog, s *session, address pci.Address) 
 }
 
 // board reads the GPU at one index of the enumeration. The device is nil if there is no handle.
-func board(ctx context.Context, w *watchdog, s *session, index int) (inventory.Board, nvml.Device) {
+func board(ctx context.Context, w *watchdog, s *session, index int, driver string) (inventory.Board, nvml.Device) {
 	a := &asker{ctx: ctx, watchdog: w, session: s, about: fmt.Sprintf("the GPU at index %d", index)}
 	b := inventory.Board{Index: index}
 	handle := ask(a, symHandle, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByIndex(index) })
@@ -117,6 +117,7 @@ func board(ctx context.Context, w *watchdog, s *session, index int) (inventory.B
 	state(a, d, &b)
 	b.Links = links(a, d)
 	b.Fabric = fabric(a, d)
+	s.partitions.read(a, d, driver, &b)
 	b.Err = a.end
 	return b, d
 }
@@ -149,7 +150,11 @@ func state(a *asker, d nvml.Device, b *inventory.Board) {
 		// A vGPU inside a virtual machine is a GPU like any other; its host's board is not.
 		return mode == nvml.GPU_VIRTUALIZATION_MODE_HOST_VGPU || mode == nvml.GPU_VIRTUALIZATION_MODE_HOST_VSGA, ret
 	})
-	b.MIG = ask(a, symMIGMode, func() (inventory.MIG, nvml.Return) {
+	b.MIG = migMode(a, d)
+}
+
+func migMode(a *asker, d nvml.Device) inventory.Fact[inventory.MIG] {
+	return ask(a, symMIGMode, func() (inventory.MIG, nvml.Return) {
 		current, pending, ret := d.GetMigMode()
 		return inventory.MIG{
 			Capable: true, Enabled: current == nvml.DEVICE_MIG_ENABLE, PendingEnabled: pending == nvml.DEVICE_MIG_ENABLE,
