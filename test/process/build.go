@@ -18,9 +18,9 @@ func Build(ctx context.Context, dir string, flags ...string) error {
 		return nil
 	}
 	path := filepath.Join(dir, "gpu-kubelet-plugin")
-	// NVML's symbols are bound when they are first called: the driver's library is opened at
-	// run time.
-	args := append([]string{"build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path}, flags...)
+	// As the image is built: NVML's symbols are bound when they are first called, since the
+	// driver's library is opened at run time.
+	args := append([]string{"build", "-tags=grpcnotrace", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "github.com/gpu-dra/driver/cmd/gpu-kubelet-plugin")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the plugin: %w\n%s", err, out)

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+// run executes the command with arguments and gives what it printed.
+func run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	// Logging can be set up once in a process.
+	if err := logsapi.ResetForTest(nil); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command("v1.2.3")
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	if out, err := run(t, "--version"); err != nil || !strings.Contains(out, "v1.2.3") {
+		t.Errorf("%q, %v", out, err)
+	}
+	out, err := run(t, "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"--node-name", "--driver-root-mount", "--kubelet-plugins-dir", "--logging-format", "-v, --v"} {
+		if !strings.Contains(out, flag) {
+			t.Errorf("the help does not tell of %s", flag)
+		}
+	}
+}
+
+// A wrong setting is an error that names it, from wherever it came; no usage text hides it.
+func TestWrongSettings(t *testing.T) {
+	for name, row := range map[string]struct {
+		args []string
+		env  map[string]string
+		word string
+	}{
+		"no node":          {nil, nil, "--node-name"},
+		"unknown flag":     {[]string{"--nodename=x"}, nil, "nodename"},
+		"an argument":      {[]string{"x"}, nil, "x"},
+		"wrong variable":   {[]string{"--node-name=n"}, map[string]string{"HOLDER_WAIT": "long"}, "HOLDER_WAIT"},
+		"value of a flag":  {[]string{"--node-name=n", "--rescan-interval=1ms"}, nil, "--rescan-interval"},
+		"of a variable":    {nil, map[string]string{"NODE_NAME": "Not_A_Name"}, "Not_A_Name"},
+		"unknown log form": {[]string{"--node-name=n", "--logging-format=xml"}, nil, "xml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for k, v := range row.env {
+				t.Setenv(k, v)
+			}
+			out, err := run(t, row.args...)
+			if err == nil || !strings.Contains(err.Error(), row.word) {
+				t.Errorf("%v", err)
+			}
+			if strings.Contains(out, "Usage:") {
+				t.Errorf("printed: %s", out)
+			}
+		})
+	}
+}

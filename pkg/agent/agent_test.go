@@ -1,0 +1,348 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
+	"github.com/gpu-dra/driver/pkg/metrics"
+	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/topology"
+	"github.com/gpu-dra/driver/test/kubeapi"
+	"github.com/gpu-dra/driver/test/kubelet"
+)
+
+// settings are those of a node without a GPU driver, all below one short directory.
+func settings(t *testing.T, api *kubeapi.Server) *config.Config {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "a") // paths of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	c := config.Default()
+	c.NodeName, c.PodUID = "node-1", "11111111-2222-3333-4444-555555555555"
+	c.Kubeconfig = filepath.Join(dir, "kubeconfig")
+	root := config.Root{Host: filepath.Join(dir, "root"), Container: filepath.Join(dir, "root")}
+	c.DriverRoot, c.DevRoot = root, root
+	c.ProcRoot, c.SysRoot = filepath.Join(dir, "proc"), filepath.Join(dir, "sys")
+	c.KubeletPluginsDir, c.KubeletRegistryDir = filepath.Join(dir, "p"), filepath.Join(dir, "r")
+	c.CDIDir, c.CDIHook = filepath.Join(dir, "cdi"), filepath.Join(dir, "hook")
+	c.HTTPAddress, c.HealthAddress = free(t), ""
+	for _, d := range []string{root.Host, c.ProcRoot, c.SysRoot, c.KubeletRegistryDir} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, c.CDIHook, []byte("hook"), 0o755)
+	if err := api.WriteKubeconfig(c.Kubeconfig, "plugin"); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func startAPI(t *testing.T) *kubeapi.Server {
+	t.Helper()
+	api, err := kubeapi.Start(kubeapi.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	if err := api.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "node-uid"}}); err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+func get(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}
+
+// The whole life on a node without a GPU driver: ready with an empty pool and a note, calls are
+// answered, and after the end nothing is left.
+func TestRunWithoutAGPUDriver(t *testing.T) {
+	api := startAPI(t)
+	c := settings(t, api)
+	client, err := api.Client("kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kubelet.Start(t.Context(), kubelet.Options{NodeName: c.NodeName, RegistryDir: c.KubeletRegistryDir, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Stop()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, c, "v1") }()
+
+	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := k.WaitForDriver(limit, c.DriverName); err != nil {
+		t.Fatal(err)
+	}
+	code, body := 0, ""
+	for code != http.StatusOK && limit.Err() == nil {
+		code, body = get(t, c.HTTPAddress, "/readyz")
+	}
+	if code != http.StatusOK || !strings.Contains(body, "[!] GPU driver: ") {
+		t.Errorf("/readyz: %d, %s", code, body)
+	}
+	if code, body := get(t, c.HTTPAddress, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz: %d, %s", code, body)
+	}
+	if _, body := get(t, c.HTTPAddress, "/metrics"); !strings.Contains(body, `gpu_dra_build_info{version="v1"} 1`) {
+		t.Errorf("/metrics: %s", body)
+	}
+	claim := kubelet.Claim{Namespace: "default", Name: "gone", UID: "99999999-0000-0000-0000-000000000000"}
+	if errs, err := k.Unprepare(limit, c.DriverName, claim); err != nil || errs[claim.UID] != nil {
+		t.Errorf("unprepare: %v, %v", errs, err)
+	}
+	list, err := client.ResourceV1().ResourceSlices().List(limit, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 0 {
+		t.Errorf("slices: %+v, %v", list.Items, err)
+	}
+
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+	if left, err := os.ReadDir(c.KubeletRegistryDir); err != nil || len(left) > 0 {
+		t.Errorf("left in the registry: %v, %v", left, err)
+	}
+	if left, err := os.ReadDir(c.CDIDir); err != nil || len(left) > 0 {
+		t.Errorf("left in the CDI directory: %v, %v", left, err)
+	}
+}
+
+// What cannot start says why, by the flag.
+func TestRunRefuses(t *testing.T) {
+	api := startAPI(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, nil, 0o600)
+	for flag, change := range map[string]func(*config.Config){
+		"--node-name":           func(c *config.Config) { c.NodeName = "" },
+		"kubeconfig":            func(c *config.Config) { c.Kubeconfig = file + ".none" },
+		"--http-address":        func(c *config.Config) { c.HTTPAddress = taken.Addr().String() },
+		"--grpc-health-address": func(c *config.Config) { c.HTTPAddress, c.HealthAddress = "", taken.Addr().String() },
+		"--cdi-hook":            func(c *config.Config) { c.CDIHook = file + ".none" },
+		"--cdi-dir":             func(c *config.Config) { c.CDIDir = file },
+		"--kubelet-plugins-dir": func(c *config.Config) { c.KubeletPluginsDir = file },
+	} {
+		t.Run(flag, func(t *testing.T) {
+			c := settings(t, api)
+			change(c)
+			if err := Run(t.Context(), c, "v1"); err == nil || !strings.Contains(err.Error(), flag) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// ofSnapshot is an agent that has seen the snapshot, whose own parts are at rest.
+func ofSnapshot(t *testing.T, s inventory.Snapshot) *Agent {
+	t.Helper()
+	a := &Agent{config: config.Default(), metrics: metrics.New("v1")}
+	a.config.NodeName = "node-1"
+	quiet := quiet{s}
+	a.catalog = catalog.New(catalog.Config{
+		DriverName: a.config.DriverName, Pool: a.config.NodeName, Scanner: quiet, Memory: quiet,
+		Derive: derive("node-1", device.VocabularyFull, false), Reporter: quiet, Meter: a.metrics, Changed: func(*catalog.View) {},
+	})
+	if err := a.catalog.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// quiet is hardware that does not change, and those who are told.
+type quiet struct{ snapshot inventory.Snapshot }
+
+func (q quiet) Scan(context.Context) (inventory.Snapshot, error) { return q.snapshot, nil }
+func (quiet) Load() (topology.Memory, error)                     { return topology.Memory{}, nil }
+func (quiet) Save(topology.Memory) (bool, error)                 { return false, nil }
+func (quiet) Hardware(context.Context, inventory.Snapshot)       {}
+func (quiet) Hung(context.Context, error)                        {}
+func (quiet) Omitted(context.Context, []device.Omission)         {}
+
+func TestDriverNote(t *testing.T) {
+	sick := inventorytest.T4()
+	sick.Unusable = []inventory.Unusable{{PCI: sick.GPUs[0].PCI, Reason: "lost"}, {PCI: sick.GPUs[1].PCI, Reason: "vfio"}}
+	for name, row := range map[string]struct {
+		snapshot inventory.Snapshot
+		words    []string
+	}{
+		"well":   {inventorytest.T4(), nil},
+		"sick":   {sick, []string{sick.GPUs[0].PCI.String() + ": lost", sick.GPUs[1].PCI.String() + ": vfio"}},
+		"absent": {inventory.Snapshot{Driver: inventory.Driver{Missing: "no library there"}}, []string{"no library there"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := ofSnapshot(t, row.snapshot).driverNote(t.Context())
+			if (err == nil) != (row.words == nil) {
+				t.Fatal(err)
+			}
+			for _, w := range row.words {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+// Containers are told what is published, and the numbers that are too unstable for that.
+func TestMetadata(t *testing.T) {
+	s := inventorytest.HGXH100()
+	s.GPUs[2].Index, s.GPUs[2].Minor = 5, 6
+	a := ofSnapshot(t, s)
+	name := device.GPUName(s.GPUs[2].PCI)
+	tell := a.metadata()
+	got := tell(prepare.Prepared{Device: name})
+	if *got.Attributes["index"].IntValue != 5 || *got.Attributes["minor"].IntValue != 6 || *got.Attributes["uuid"].StringValue != s.GPUs[2].UUID {
+		t.Errorf("%+v", got)
+	}
+	published, _ := a.catalog.View().Devices[name].Publish(device.VocabularyFull)
+	if len(got.Attributes) != len(published.Attributes)+2 {
+		t.Errorf("%d attributes, %d are published", len(got.Attributes), len(published.Attributes))
+	}
+	if got := tell(prepare.Prepared{Device: "gone"}); got != nil {
+		t.Errorf("a device that is not there: %+v", got)
+	}
+	if n := len(a.metadataOptions()); n != 2 {
+		t.Errorf("%d options", n)
+	}
+	a.config.DeviceMetadata = false
+	if a.metadata() != nil || a.metadataOptions() != nil {
+		t.Error("switched off, and there all the same")
+	}
+}
+
+func TestDerive(t *testing.T) {
+	s := inventorytest.TwoIslands()
+	assignment, _ := topology.Resolve(s, topology.Memory{})
+	count := func(v device.Vocabulary, lists bool) (attributes int, built catalog.Derived) {
+		built = derive("node-1", v, lists)(s, assignment)
+		for _, slice := range built.Resources.Pools["node-1"].Slices {
+			for _, d := range slice.Devices {
+				attributes += len(d.Attributes)
+			}
+		}
+		return attributes, built
+	}
+	full, built := count(device.VocabularyFull, false)
+	if len(built.Devices) != 8 || len(built.Resources.Pools) != 1 {
+		t.Errorf("%d devices, %d pools", len(built.Devices), len(built.Resources.Pools))
+	}
+	if minimal, _ := count(device.VocabularyMinimal, false); minimal >= full {
+		t.Errorf("minimal has %d attributes, full %d", minimal, full)
+	}
+	if lists, _ := count(device.VocabularyFull, true); lists <= full {
+		t.Errorf("with lists there are %d attributes, without %d", lists, full)
+	}
+	none := derive("node-1", device.VocabularyFull, false)(inventory.Snapshot{}, topology.Assignment{})
+	if _, ok := none.Resources.Pools["node-1"]; !ok {
+		t.Errorf("a node without GPUs publishes no empty pool: %+v", none.Resources)
+	}
+}
+
+// A library that was replaced ends the process, so that it starts anew.
+func TestReplacedLibraryEndsServing(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	a := &Agent{endServing: end}
+	a.changed(&catalog.View{Resources: resourceslice.DriverResources{}})
+	if ctx.Err() != nil {
+		t.Fatal("a common change ended it")
+	}
+	a.changed(&catalog.View{Snapshot: inventory.Snapshot{Driver: inventory.Driver{Err: inventory.ErrRestart}}})
+	if !errors.Is(context.Cause(ctx), ErrRestart) {
+		t.Error(context.Cause(ctx))
+	}
+}
+
+// The topology stays in memory while a GPU is missing from it.
+func TestTopologyIsWhole(t *testing.T) {
+	s := inventorytest.TwoIslands()
+	a := ofSnapshot(t, s)
+	if !a.topologyIsWhole() {
+		t.Error("all GPUs are there")
+	}
+	_, memory := topology.Resolve(s, topology.Memory{})
+	lost := inventorytest.Lose(s, s.GPUs[0].PCI)
+	a.catalog = catalog.New(catalog.Config{
+		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive("node-1", device.VocabularyFull, false),
+		Reporter: quiet{}, Meter: a.metrics, Changed: func(*catalog.View) {},
+	})
+	if a.topologyIsWhole() {
+		t.Error("the hardware was not looked at")
+	}
+	if err := a.catalog.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a.topologyIsWhole() {
+		t.Error("a GPU is missing")
+	}
+}
+
+type remembering struct{ memory topology.Memory }
+
+func (r remembering) Load() (topology.Memory, error)   { return r.memory, nil }
+func (remembering) Save(topology.Memory) (bool, error) { return false, nil }
+
+// A socket that nobody serves fails the liveness, but only once the plugin serves.
+func TestOwnSocket(t *testing.T) {
+	a := &Agent{config: config.Default()}
+	a.config.KubeletPluginsDir = t.TempDir()
+	if err := a.callOwnSocket(t.Context()); err != nil {
+		t.Errorf("while it starts: %v", err)
+	}
+	a.serving.Store(true)
+	if err := a.callOwnSocket(t.Context()); err == nil || !strings.Contains(err.Error(), a.socket()) {
+		t.Errorf("without a server: %v", err)
+	}
+}
