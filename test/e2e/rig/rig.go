@@ -176,16 +176,19 @@ func (r *Rig) Down(ctx context.Context, forget bool) error {
 		return err
 	}
 	for i := range r.Presets {
-		err := gpusim.Remove(r.MachineDir(i))
-		if err != nil && !errors.Is(err, gpusim.ErrNotANode) {
-			return err
-		}
-		if err := os.Remove(r.MachineDir(i)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := gpusim.Remove(r.MachineDir(i)); err != nil && !errors.Is(err, gpusim.ErrNotANode) {
 			return err
 		}
 	}
-	if err := os.Remove(r.Machines); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("folder of the machines: %w", err)
+	// Empty by now. The cluster leaves the place of its mounts while another cluster runs.
+	folders := []string{r.Mount(), r.Machines}
+	for i := range r.Presets {
+		folders = append([]string{r.MachineDir(i)}, folders...)
+	}
+	for _, folder := range folders {
+		if err := os.Remove(folder); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("folder of the machines: %w", err)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,42 @@
+package cluster
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/gpu-dra/driver/test/e2e/rig"
+)
+
+// cost sums over all pairs what it takes to send one unit: 1 where both are in one NVLink domain,
+// 4 where they are not. The ratio is an illustration; real ones are larger.
+func cost(gpus []rig.GPU) int {
+	sum := 0
+	for i, a := range gpus {
+		for _, b := range gpus[:i] {
+			if a.Domain != "" && a.Domain == b.Domain {
+				sum++
+			} else {
+				sum += 4
+			}
+		}
+	}
+	return sum
+}
+
+// firstFree picks n GPUs by their PCI addresses, as who does not know the links would, out of
+// those that nobody but the given pod holds.
+func firstFree(all []rig.GPU, holders map[string]string, pod string, n int) []rig.GPU {
+	free := slices.DeleteFunc(slices.Clone(all), func(g rig.GPU) bool {
+		holder := holders[g.UUID]
+		return holder != "" && holder != pod
+	})
+	slices.SortFunc(free, func(a, b rig.GPU) int { return cmp.Compare(a.PCI, b.PCI) })
+	return free[:min(n, len(free))]
+}
+
+// matrix keeps the heading and the n rows of nvidia-smi topo -m: a legend follows.
+func matrix(text string, n int) string {
+	lines := strings.SplitAfter(text, "\n")
+	return strings.Join(lines[:min(n+1, len(lines))], "")
+}
