@@ -94,7 +94,7 @@ func answerDevice(d nvml.Device, verb string, n []int) string {
 	case "setpersistence":
 		return code(d.SetPersistenceMode(nvml.EnableState(n[1])))
 	}
-	return "unknown verb " + verb
+	return answerMIG(d, verb, n[1:])
 }
 
 // waitForEvent registers GPU n[0] for XIDs and waits n[1] milliseconds.

@@ -30,6 +30,9 @@ func children() map[string]child {
 		"dump":   dumpChild,
 		"live":   liveChild,
 		"common": commonEditsChild,
+		"mig":    migChild,
+		"walk":   walkChild,
+		"churn":  churnChild,
 	}
 }
 
@@ -69,15 +72,20 @@ func childCommand(t *testing.T, node *gpusim.Node, name string, args ...string) 
 // inChild runs a child on a node and decodes what it prints.
 func inChild[T any](t *testing.T, node *gpusim.Node, name string, args ...string) T {
 	t.Helper()
-	cmd := childCommand(t, node, name, args...)
+	return decode[T](t, childCommand(t, node, name, args...))
+}
+
+// decode runs a child and decodes what it prints.
+func decode[T any](t *testing.T, cmd *exec.Cmd) T {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		t.Fatalf("child %s: %v\n%s", name, err, stderr.String())
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, stderr.String())
 	}
 	var result T
 	if err := json.Unmarshal(stdout.Bytes(), &result); err != nil {
-		t.Fatalf("child %s printed %q: %v", name, stdout.String(), err)
+		t.Fatalf("%v printed %q: %v", cmd.Args, stdout.String(), err)
 	}
 	return result
 }

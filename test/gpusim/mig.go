@@ -26,22 +26,24 @@ const AnyStart = -1
 // MIGInstance is one live GPU instance, with its compute instances.
 type MIGInstance struct {
 	// ID is the GPU instance's.
-	ID int
+	ID int `json:"id"`
 	// Profile is its name, such as 1g.10gb.
-	Profile string
+	Profile string `json:"profile"`
 	// Start and Size are memory units.
-	Start, Size int
-	Compute     []ComputeInstance
+	Start   int               `json:"start"`
+	Size    int               `json:"size"`
+	Compute []ComputeInstance `json:"computeInstances,omitempty"`
 }
 
 // ComputeInstance is one live compute instance, which is a MIG device.
 type ComputeInstance struct {
-	ID int
+	ID int `json:"id"`
 	// Start and Size are compute slices of its GPU instance.
-	Start, Size int
-	UUID        string
+	Start int    `json:"start"`
+	Size  int    `json:"size"`
+	UUID  string `json:"uuid"`
 	// Clients is the number of processes on it.
-	Clients int
+	Clients int `json:"clients"`
 }
 
 // tool runs the node's nvidia-smi on one GPU, as an administrator would. Faults that were

@@ -28,7 +28,7 @@ func newInject() *cobra.Command {
 		onNode("driver-absent", "The driver is uninstalled", (*gpusim.Node).RemoveDriver),
 		onNode("driver-present", "The driver is installed again", (*gpusim.Node).RestoreDriver),
 		onNode("clear", "All call faults end; hanging calls return", (*gpusim.Node).ClearFaults),
-		newCall(), newXID(), newLink(), newFabric(), newReboot(), newLatency(),
+		newCall(), newXID(), newLink(), newFabric(), newReboot(), newLatency(), newMIG(),
 	)
 	return cmd
 }

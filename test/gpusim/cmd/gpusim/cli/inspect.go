@@ -43,8 +43,10 @@ type gpuReport struct {
 	// NVLinkPeers are the GPUs that links of this one are wired to.
 	NVLinkPeers []int  `json:"nvlinkPeers,omitempty"`
 	Fabric      string `json:"fabric,omitempty"`
-	MIG         string `json:"mig"`
-	ComputeMode uint32 `json:"computeMode"`
+	// MIG is none, off or on, with what is pending: "off (pending on)".
+	MIG         string               `json:"mig"`
+	Instances   []gpusim.MIGInstance `json:"instances,omitempty"`
+	ComputeMode uint32               `json:"computeMode"`
 }
 
 type faultReport struct {
@@ -107,7 +109,11 @@ func reportGPU(number int, spec *nodefile.ResolvedGPU, state *simstate.Node) gpu
 		out.Status = "lost"
 	}
 	if g.MIG.Capable != 0 {
-		out.MIG = []string{"off", "on"}[g.MIG.CurrentMode&1]
+		out.MIG = migMode(g.MIG.CurrentMode)
+		if g.MIG.PendingMode != g.MIG.CurrentMode {
+			out.MIG += " (pending " + migMode(g.MIG.PendingMode) + ")"
+		}
+		out.Instances = gpusim.Instances(g)
 	}
 	for name, value := range nodefile.FabricStates() {
 		if g.Fabric.Supported != 0 && value == g.Fabric.State {
@@ -124,6 +130,8 @@ func reportGPU(number int, spec *nodefile.ResolvedGPU, state *simstate.Node) gpu
 	}
 	return out
 }
+
+func migMode(mode uint32) string { return []string{"off", "on"}[mode&1] }
 
 func wired(a, b *simstate.GPU, number int32) bool {
 	for i := range a.LinkCount {
@@ -171,6 +179,11 @@ func printTable(w io.Writer, r report) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	for _, g := range r.GPUs {
+		for _, instance := range g.Instances {
+			printInstance(w, g.Number, instance)
+		}
 	}
 	for _, f := range r.Faults {
 		fmt.Fprintf(w, "fault: %s gpu=%d code=%d remaining=%d delay=%dus\n", f.Function, f.GPU, f.Code, f.Remaining, f.DelayUsec)
