@@ -91,7 +91,7 @@ func TestLibraryUnderSanitizers(t *testing.T) {
 			header, err := native.FindHeader(t.Context())
 			do(t, err)
 			args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-I" + filepath.Dir(header), "-o", program}, flags...)
-			args = append(args, "lib/testdata/exercise.c", artifacts.Library, "-pthread")
+			args = append(args, "lib/testdata/exercise.c", "lib/testdata/exercise_mig.c", artifacts.Library, "-pthread")
 			if out, err := exec.CommandContext(t.Context(), "gcc", args...).CombinedOutput(); err != nil {
 				t.Fatalf("compile the exercise: %v\n%s", err, out)
 			}

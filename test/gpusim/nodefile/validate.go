@@ -84,19 +84,30 @@ func (r *resolver) mig(path *field.Path, m *BoardMIG) {
 	if m.Units == 0 || m.Units > 64 || len(m.Profiles) > 24 {
 		r.bad(path.Child("units"), m.Units, "must be 1 to 64, with at most 24 profiles")
 	}
-	for i, p := range m.Profiles {
-		at := path.Child("profiles").Index(i)
-		if p.Name == "" || len(p.Name) > 47 {
-			r.bad(at.Child("name"), p.Name, "must have 1 to 47 characters")
-		}
-		if p.Size == 0 || len(p.Starts) == 0 || len(p.Starts) > 16 {
-			r.bad(at.Child("starts"), p.Starts, "must be 1 to 16 placements of a size above 0")
-			continue
-		}
-		for j, start := range p.Starts {
-			if uint64(start)+uint64(p.Size) > uint64(m.Units) {
-				r.bad(at.Child("starts").Index(j), start, "must end within the board's units")
-			}
+	for i := range m.Profiles {
+		r.profile(path.Child("profiles").Index(i), m, &m.Profiles[i])
+	}
+}
+
+// maxInstanceID is the highest id of a GPU instance that has capability files.
+const maxInstanceID = 14
+
+func (r *resolver) profile(at *field.Path, m *BoardMIG, p *MIGProfile) {
+	if p.Name == "" || len(p.Name) > 43 {
+		r.bad(at.Child("name"), p.Name, "must have 1 to 43 characters")
+	}
+	if p.Slices == 0 || p.Slices > 8 || p.Max == 0 {
+		r.bad(at.Child("slices"), p.Slices, "must be 1 to 8, and max at least 1")
+	}
+	if p.Size == 0 || p.Size > m.Units || len(p.Starts) == 0 || len(p.Starts) > 16 {
+		r.bad(at.Child("starts"), p.Starts, "must be 1 to 16 placements of a size above 0 and up to the board's units")
+		return
+	}
+	for j, start := range p.Starts {
+		if uint64(start)+uint64(p.Size) > uint64(m.Units) {
+			r.bad(at.Child("starts").Index(j), start, "must end within the board's units")
+		} else if m.Units/p.Size-1+start/p.Size > maxInstanceID {
+			r.bad(at.Child("starts").Index(j), start, "gives a GPU instance id above 14: use fewer and larger units")
 		}
 	}
 }

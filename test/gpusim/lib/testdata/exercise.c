@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "exercise.h"
+
 static int failures;
 
-static void expect(const char *what, nvmlReturn_t got, nvmlReturn_t want)
+void expect(const char *what, nvmlReturn_t got, nvmlReturn_t want)
 {
 	if (got == want)
 		return;
@@ -20,7 +22,13 @@ static void expect(const char *what, nvmlReturn_t got, nvmlReturn_t want)
 	printf("%s: got %d (%s), want %d\n", what, got, nvmlErrorString(got), want);
 }
 
-#define EXPECT(want, call) expect(#call, call, want)
+void expect_number(const char *what, unsigned long long got, unsigned long long want)
+{
+	if (got == want)
+		return;
+	__atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
+	printf("%s: got %llu, want %llu\n", what, got, want);
+}
 
 /* A failed length check must leave the byte behind the buffer alone. */
 static void short_buffers(nvmlDevice_t device)
@@ -172,6 +180,8 @@ int main(void)
 	unsigned int count = 0;
 	nvmlDevice_t device = {0};
 	pthread_t threads[4];
+	nvmlEnableState_t current;
+	unsigned int mode, pending;
 	EXPECT(NVML_ERROR_UNINITIALIZED, nvmlDeviceGetCount_v2(&count));
 	EXPECT(NVML_ERROR_UNINITIALIZED, nvmlDeviceGetMinorNumber(device, &count));
 	EXPECT(NVML_ERROR_UNINITIALIZED, nvmlDeviceGetFanSpeed(device, &count));
@@ -189,6 +199,9 @@ int main(void)
 		pthread_create(&threads[i], NULL, hammer, NULL);
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
+	/* Of the nodes this runs on, the one whose first board has a fabric has such a board. */
+	if (nvmlDeviceGetMigMode(device, &mode, &pending) == NVML_SUCCESS && nvmlDeviceGetNvLinkState(device, 17, &current) == NVML_SUCCESS)
+		exercise_mig(device);
 	EXPECT(NVML_SUCCESS, nvmlShutdown());
 	EXPECT(NVML_ERROR_UNINITIALIZED, nvmlDeviceGetCount_v2(&count));
 	if (failures == 0)
