@@ -147,10 +147,14 @@ func (a *Agent) listen(ctx context.Context) (web, health net.Listener, err error
 // hand over, drain, stop.
 func (a *Agent) serve(signal, serving context.Context) error {
 	defer a.endServing(nil)
-	if err := a.recover(serving); err != nil {
-		return err
+	if err := a.recover(signal); err != nil {
+		return unlessEnded(signal, err)
 	}
-	a.firstScan(serving)
+	a.removeStaleSockets(serving)
+	a.firstScan(signal, serving)
+	if signal.Err() != nil {
+		return nil
+	}
 
 	helper, err := a.register(serving)
 	if err != nil {
@@ -195,6 +199,14 @@ func (a *Agent) startEvents(ctx context.Context) func() {
 	return broadcaster.Shutdown
 }
 
+// unlessEnded drops an error that comes from the signal to end.
+func unlessEnded(signal context.Context, err error) error {
+	if signal.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // recover brings records and node together after a crash or a restart.
 func (a *Agent) recover(ctx context.Context) error {
 	found, err := a.engine.Recover(ctx)
@@ -209,18 +221,19 @@ func (a *Agent) recover(ctx context.Context) error {
 }
 
 // firstScan looks at the hardware, for a bounded time: the look goes on in the background.
-func (a *Agent) firstScan(ctx context.Context) {
+func (a *Agent) firstScan(signal, serving context.Context) {
 	done := make(chan error, 1)
-	go func() { done <- a.catalog.Refresh(ctx) }()
+	go func() { done <- a.catalog.Refresh(serving) }()
 	timer := time.NewTimer(firstScanLimit)
 	defer timer.Stop()
 	select {
 	case err := <-done:
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "The first look at the hardware failed; it is repeated")
+			klog.FromContext(serving).Error(err, "The first look at the hardware failed; it is repeated")
 		}
 	case <-timer.C:
-		klog.FromContext(ctx).Info("The hardware takes long to answer; registering without it")
+		klog.FromContext(serving).Info("The hardware takes long to answer; registering without it")
+	case <-signal.Done():
 	}
 }
 
@@ -323,9 +336,9 @@ func (a *Agent) checks() probes.Checks {
 				}
 				return fmt.Errorf("the kubelet has not registered this plugin yet: see that it watches %s", a.config.KubeletRegistryDir)
 			}},
-			{Name: "ResourceSlices", Ask: func(context.Context) error {
+			{Name: "ResourceSlices", Ask: func(ctx context.Context) error {
 				if p := a.publisher.Load(); p != nil {
-					return p.Ready()
+					return p.Ready(ctx)
 				}
 				return kubeletplugin.ErrNotYet
 			}},

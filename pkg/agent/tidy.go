@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"k8s.io/klog/v2"
 
@@ -39,6 +38,10 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 		return
 	}
 	var errs []error
+	// Nobody else is here, so every socket of ours is of a killed instance, however young.
+	for _, path := range a.sockets() {
+		errs = append(errs, os.Remove(path))
+	}
 	if err := a.base.Remove(ctx); err != nil {
 		errs = append(errs, err)
 	}
@@ -62,16 +65,6 @@ func (a *Agent) removable() []string {
 	if entries, err := os.ReadDir(a.stateDir(filepath.Join(claimsDir, "quarantine"))); err != nil || len(entries) == 0 {
 		// Records that were set aside are evidence.
 		names = append(names, claimsDir)
-	}
-	entries, err := os.ReadDir(a.config.DataDir())
-	if err != nil {
-		return names
-	}
-	for _, e := range entries {
-		// Sockets of instances that were killed; nobody else removes them.
-		if strings.HasPrefix(e.Name(), "dra") && strings.HasSuffix(e.Name(), ".sock") || e.Name() == "serialize.lock" {
-			names = append(names, e.Name())
-		}
 	}
 	return append(names, presenceFile)
 }

@@ -51,7 +51,7 @@ func looks() []time.Duration {
 // needs about a second to start. After that the slices are taken to be wiped.
 const patience = 4
 
-// retryAfter is how long the publisher waits after its looks have ended without success.
+// retryAfter is the time between two tries of what was not accepted.
 const retryAfter = 30 * time.Second
 
 // Publisher keeps the API server's slices equal to the desired ones.
@@ -69,6 +69,8 @@ type Publisher struct {
 	leading  bool
 	accepted bool
 	problem  error
+	// looked is when an instance that does not publish last saw slices of the other.
+	looked time.Time
 }
 
 // NewPublisher makes a publisher that has nothing to publish yet.
@@ -100,31 +102,60 @@ func (p *Publisher) Again() {
 	}
 }
 
-// Refused records what the library's controller reports from the background.
+// Refused records what the library's controller reports from the background. It does not publish
+// again: the controller repeats what can succeed, ever more slowly, and each publication from
+// here would be tried at once, so that a refusal would become a storm of writes.
 func (p *Publisher) Refused(ctx context.Context, err error) {
 	p.mu.Lock()
 	p.accepted = false
 	p.problem = err
 	p.mu.Unlock()
 	p.reporter.SlicesRefused(ctx, err)
-	p.Again()
 }
 
 // ErrNotYet is the reason of a publisher that has not seen its slices accepted.
 var ErrNotYet = errors.New("the API server does not hold this node's ResourceSlices yet")
 
-// Ready returns nil when the API server holds the desired slices, or when another instance
-// publishes; else what is in the way.
-func (p *Publisher) Ready() error {
+// Ready returns nil when the API server holds the desired slices or, while another instance
+// publishes, any slices of this node; else what is in the way.
+func (p *Publisher) Ready(ctx context.Context) error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.leading || p.accepted {
+	leading, accepted, problem := p.leading, p.accepted, p.problem
+	p.mu.Unlock()
+	switch {
+	case !leading:
+		return p.followerReady(ctx)
+	case accepted:
 		return nil
-	}
-	if p.problem != nil {
-		return fmt.Errorf("%w: %w", ErrNotYet, p.problem)
+	case problem != nil:
+		return fmt.Errorf("%w: %w", ErrNotYet, problem)
 	}
 	return ErrNotYet
+}
+
+// followerLook is how long an instance that does not publish believes what it saw.
+const followerLook = 10 * time.Second
+
+// followerReady looks whether the instance that publishes does: it may hang, in the GPU driver
+// for one, and an update must not go on to the next node then.
+func (p *Publisher) followerReady(ctx context.Context) error {
+	p.mu.Lock()
+	fresh := time.Since(p.looked) < followerLook
+	p.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	found, err := p.slices.List(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: another instance publishes them, and they cannot be listed: %w", ErrNotYet, err)
+	case len(found) == 0:
+		return fmt.Errorf("%w: another instance of this plugin on this node has the right to publish and does not; if it hangs, end it", ErrNotYet)
+	}
+	p.mu.Lock()
+	p.looked = time.Now()
+	p.mu.Unlock()
+	return nil
 }
 
 // Run publishes until the context ends. Only the instance that holds the node's lease runs it.
@@ -141,46 +172,63 @@ func (p *Publisher) Run(ctx context.Context) {
 		p.meter.Publishing(false)
 	}()
 	p.Again()
+	retry := time.NewTicker(retryAfter)
+	defer retry.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.kick:
+		case <-retry.C:
+			if p.settled() {
+				continue
+			}
 		}
-		if !p.publishAndLook(ctx) && p.wait(ctx, retryAfter) {
-			p.Again()
-		}
+		p.publishAndLook(ctx)
 	}
 }
 
-// publishAndLook publishes the current wish and looks until the schedule ends. It returns false
-// when the API server does not hold the wish at the end.
-func (p *Publisher) publishAndLook(ctx context.Context) bool {
+// settled tells whether there is nothing left to do until something changes.
+func (p *Publisher) settled() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.desired == nil || p.accepted
+}
+
+// refused tells whether the controller reports a problem, which it then works on itself.
+func (p *Publisher) refused() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.problem != nil
+}
+
+// publishAndLook publishes the current wish and looks until the schedule ends.
+func (p *Publisher) publishAndLook(ctx context.Context) {
 	desired, version, since := p.wish()
 	if desired == nil {
-		return true
+		return
 	}
 	if err := p.slices.Publish(ctx, *desired.DeepCopy()); err != nil {
 		p.failed(ctx, version, since, err)
-		return false
+		return
 	}
 	begin := time.Now()
 	held := false
 	for i, at := range looks() {
 		if !p.wait(ctx, time.Until(begin.Add(at))) {
-			return true
+			return
 		}
 		found, err := p.slices.List(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return true
+			return
 		case err != nil:
 			held = false
 			p.failed(ctx, version, since, fmt.Errorf("list ResourceSlices: %w", err))
 		case holds(found, desired.Pools):
 			p.succeeded(ctx, version, since)
 			held = true
-		case held || i >= patience:
+		case held || i >= patience && !p.refused():
 			held = false
 			p.lost(ctx, version, len(found))
 			if err := p.slices.Publish(ctx, *desired.DeepCopy()); err != nil {
@@ -188,7 +236,6 @@ func (p *Publisher) publishAndLook(ctx context.Context) bool {
 			}
 		}
 	}
-	return held
 }
 
 // wait sleeps between two looks. It returns false when the wish has changed or publishing ends,

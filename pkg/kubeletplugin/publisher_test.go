@@ -132,16 +132,16 @@ func published(t *testing.T, api *apiServer, test func(t *testing.T, p *Publishe
 func TestReadyOnceTheAPIServerHoldsTheSlices(t *testing.T) {
 	api := &apiServer{delay: time.Second}
 	published(t, api, func(t *testing.T, p *Publisher, log *publishLog) {
-		if err := p.Ready(); !errors.Is(err, ErrNotYet) {
+		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) {
 			t.Errorf("before anything is published: %v, want ErrNotYet", err)
 		}
 		p.Set(resources("gpu-a"))
 		time.Sleep(900 * time.Millisecond)
-		if err := p.Ready(); !errors.Is(err, ErrNotYet) {
+		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) {
 			t.Errorf("before the server holds them: %v, want ErrNotYet", err)
 		}
 		time.Sleep(time.Minute)
-		if err := p.Ready(); err != nil {
+		if err := p.Ready(t.Context()); err != nil {
 			t.Errorf("after the server holds them: %v", err)
 		}
 		if log.results[metrics.Success] != 1 || log.accepted != 1 || log.refused != 0 {
@@ -168,7 +168,7 @@ func TestTheSameWishIsNotPublishedAgain(t *testing.T) {
 		if n := api.publications(); n != 2 {
 			t.Errorf("%d publications after a change, want 2", n)
 		}
-		if err := p.Ready(); err != nil {
+		if err := p.Ready(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -189,7 +189,7 @@ func TestSlicesThatWereWipedAreBackWithinFiveSeconds(t *testing.T) {
 				if held, _ := api.List(t.Context()); len(held) != 1 {
 					t.Errorf("%d slices five seconds after the wipe, want 1", len(held))
 				}
-				if err := p.Ready(); err != nil {
+				if err := p.Ready(t.Context()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -202,14 +202,14 @@ func TestAServerThatIsAwayIsTriedAgain(t *testing.T) {
 	published(t, api, func(t *testing.T, p *Publisher, log *publishLog) {
 		p.Set(resources("gpu-a"))
 		time.Sleep(time.Second)
-		if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		if err := p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("ready is %v, want the server's error", err)
 		}
 		api.mu.Lock()
 		api.publishErr = nil
 		api.mu.Unlock()
 		time.Sleep(retryAfter + time.Second)
-		if err := p.Ready(); err != nil {
+		if err := p.Ready(t.Context()); err != nil {
 			t.Errorf("after the server came back: %v", err)
 		}
 		if log.refused == 0 || log.accepted != 1 {
@@ -227,18 +227,63 @@ func TestDroppedFieldsKeepTheNodeUnready(t *testing.T) {
 		time.Sleep(time.Second)
 		p.Refused(t.Context(), errors.New("dropped fields: DRAConsumableCapacity"))
 		time.Sleep(time.Minute)
-		if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "DRAConsumableCapacity") {
+		if err := p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "DRAConsumableCapacity") {
 			t.Errorf("ready is %v, want the reason", err)
 		}
 	})
 }
 
-func TestOnlyTheLeaderMustHavePublished(t *testing.T) {
-	p := NewPublisher(&apiServer{}, &publishLog{}, &publishLog{results: map[metrics.Result]int{}})
-	p.Set(resources("gpu-a"))
-	if err := p.Ready(); err != nil {
-		t.Errorf("an instance that does not publish: %v", err)
-	}
+func TestAFollowerIsReadyWhileTheOtherPublishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &apiServer{}
+		p := NewPublisher(api, &publishLog{}, &publishLog{results: map[metrics.Result]int{}})
+		p.Set(resources("gpu-a"))
+		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) || !strings.Contains(err.Error(), "another instance") {
+			t.Errorf("without slices of the other: %v", err)
+		}
+		// What the other publishes need not be what this one would.
+		_ = api.Publish(t.Context(), resources("gpu-b"))
+		synctest.Wait()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("with slices of the other: %v", err)
+		}
+		api.wipe()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("a moment after slices were seen: %v", err)
+		}
+		time.Sleep(followerLook + time.Second)
+		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) {
+			t.Errorf("after the other has stopped publishing: %v", err)
+		}
+		api.listErr = errors.New("forbidden")
+		if err := p.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "forbidden") {
+			t.Errorf("when slices cannot be listed: %v", err)
+		}
+	})
+}
+
+// A controller that is told to publish tries at once, so a refusal must not lead to publishing.
+func TestARefusalIsNotAStormOfWrites(t *testing.T) {
+	var p *Publisher
+	api := &apiServer{mangle: func(s *resourceapi.ResourceSlice) { s.Spec.Devices = nil }}
+	published(t, api, func(t *testing.T, publisher *Publisher, _ *publishLog) {
+		p = publisher
+		p.Set(resources("gpu-a"))
+		for range 600 { // an error report for every try of the controller, for a minute
+			time.Sleep(100 * time.Millisecond)
+			p.Refused(t.Context(), errors.New("denied by policy"))
+		}
+		if n := api.publications(); n > 6 {
+			t.Errorf("%d publications in a minute of refusals", n)
+		}
+		api.mu.Lock()
+		api.mangle = nil
+		api.mu.Unlock()
+		time.Sleep(2 * retryAfter)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("a minute after the refusals have ended: %v", err)
+		}
+	})
 }
 
 func TestTheTimeOfATaintIsTheServers(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -59,9 +60,10 @@ func (e *Engine) recoverBad(ctx context.Context, b journal.Bad, found *Recovery)
 		found.Unreadable = append(found.Unreadable, b)
 		return nil
 	}
-	unlock, err := e.Locks.Lock(ctx, claimKey(b.UID))
+	unlock, err := e.lockSoon(ctx, claimKey(b.UID))
 	if err != nil {
-		return err
+		// Whoever has the claim meets the same record and sets it aside.
+		return ctx.Err()
 	}
 	defer unlock()
 	if _, err := e.Journal.Load(b.UID); !errors.As(err, &corrupt) {
@@ -143,6 +145,16 @@ func isLabel(name string) bool {
 	return err == nil && a.Label() == name
 }
 
+// recoverLockWait is how long Recover waits for a lock: it is housekeeping before the plugin
+// registers, and another instance may hang while it holds one.
+const recoverLockWait = 200 * time.Millisecond
+
+func (e *Engine) lockSoon(ctx context.Context, key lock.Key) (unlock func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, recoverLockWait)
+	defer cancel()
+	return e.Locks.Lock(ctx, key)
+}
+
 // sweepHolders removes entries whose record is gone. The lock of the GPU keeps away a prepare
 // that has made its entry and not yet its record.
 func (e *Engine) sweepHolders(ctx context.Context) error {
@@ -150,9 +162,10 @@ func (e *Engine) sweepHolders(ctx context.Context) error {
 		if len(gpu.claims) == 0 {
 			continue
 		}
-		unlock, err := e.Locks.Lock(ctx, lock.Key{Name: "gpu_" + gpu.name})
+		unlock, err := e.lockSoon(ctx, lock.Key{Name: "gpu_" + gpu.name})
 		if err != nil {
-			return err
+			// Somebody works on this GPU. Entries without a record do not count anyway.
+			continue
 		}
 		for _, claim := range gpu.claims {
 			// Removes the entry where it is left over; an unreadable record is not.

@@ -71,6 +71,7 @@ func (s *Source) CommonEdits(context.Context) (*specs.ContainerEdits, error) {
 	edits := *common.ContainerEdits
 	// The control nodes are the caller's.
 	edits.DeviceNodes = nil
+	edits.Mounts = withoutMPS(edits.Mounts)
 	return s.toHostView(&edits)
 }
 
@@ -109,11 +110,21 @@ func watched() []string {
 
 // presence are sockets that are mounted where they are; what happens in them does not matter.
 func presence() []string {
-	return []string{"run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket", "tmp/nvidia-mps"}
+	return []string{"run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket"}
+}
+
+// mpsDir is CUDA's default place for the pipes of an MPS daemon. Anybody on the host can make it,
+// so it does not go into everybody's containers.
+const mpsDir = "tmp/nvidia-mps"
+
+// withoutMPS drops the mount of mpsDir.
+func withoutMPS(mounts []*specs.Mount) []*specs.Mount {
+	return slices.DeleteFunc(mounts, func(m *specs.Mount) bool { return strings.HasSuffix(m.HostPath, "/"+mpsDir) })
 }
 
 // Fingerprint implements cdi.CommonSource from the times of directories: about thirty looks at
-// the file system, no file is read.
+// the file system, no file is read. What cannot be looked at is part of it, not an error: one
+// odd link in the driver's tree must not end all prepares.
 func (s *Source) Fingerprint() (string, error) {
 	seen := fmt.Appendln(nil, s.config.DriverVersion(), s.config.DriverRoot, s.config.HookPath)
 	for _, path := range append(watched(), presence()...) {
@@ -122,7 +133,8 @@ func (s *Source) Fingerprint() (string, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			return "", fmt.Errorf("look at the driver root: %w", err)
+			seen = fmt.Appendln(seen, path, err)
+			continue
 		}
 		seen = fmt.Appendln(seen, path)
 		if !slices.Contains(presence(), path) {

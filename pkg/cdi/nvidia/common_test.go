@@ -1,7 +1,6 @@
 package nvidia
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,8 +150,16 @@ func TestFingerprintFollowsTheDriver(t *testing.T) {
 		{"another version", func(_ *testing.T, s *Source, _ string) { s.config.DriverVersion = func() string { return "1" } }, true},
 		{"another hook", func(_ *testing.T, s *Source, _ string) { s.config.HookPath = "/x" }, true},
 		{"another root on the host", func(_ *testing.T, s *Source, _ string) { s.config.DriverRoot.Host = "/x" }, true},
+		{"a socket appears", func(t *testing.T, _ *Source, root string) {
+			must(t, os.MkdirAll(filepath.Join(root, "run/nvidia-persistenced/socket"), 0o700))
+		}, true},
+		// Anybody can make it, so it is not mounted.
 		{"an MPS directory appears", func(t *testing.T, _ *Source, root string) {
 			must(t, os.MkdirAll(filepath.Join(root, "tmp/nvidia-mps"), 0o700))
+		}, false},
+		{"a link to itself appears", func(t *testing.T, _ *Source, root string) {
+			must(t, os.MkdirAll(filepath.Join(root, "etc"), 0o700))
+			must(t, os.Symlink("ld.so.cache", filepath.Join(root, "etc/ld.so.cache")))
 		}, true},
 	}
 	for _, tt := range tests {
@@ -171,12 +178,19 @@ func TestFingerprintFollowsTheDriver(t *testing.T) {
 	}
 }
 
+// What cannot be looked at is part of the fingerprint: it must not end every prepare.
 func TestFingerprintOfAFileAsRoot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	must(t, os.WriteFile(file, nil, 0o600))
-	_, err := source(t, cdi.Root{Host: "/", Container: file}).Fingerprint()
-	if err == nil || errors.Is(err, os.ErrNotExist) {
+	if _, err := source(t, cdi.Root{Host: "/", Container: file}).Fingerprint(); err != nil {
 		t.Errorf("a file as driver root: %v", err)
+	}
+}
+
+func TestTheMPSDirectoryOfTheHostIsNotMounted(t *testing.T) {
+	mounts := []*specs.Mount{{HostPath: "/run/nvidia/driver/tmp/nvidia-mps"}, {HostPath: "/usr/bin/nvidia-smi"}, {HostPath: "/tmp/nvidia-mps"}}
+	if got := withoutMPS(mounts); len(got) != 1 || got[0].HostPath != "/usr/bin/nvidia-smi" {
+		t.Errorf("%d mounts stay", len(got))
 	}
 }
 
