@@ -54,7 +54,7 @@ type PrepareOptions struct {
 type Level struct {
 	Prepared                              int
 	Files, Get, Floor, Prepare, Unprepare sample.Rounds
-	// Disk is what the process made the kernel write for one claim's prepare and unprepare, in bytes.
+	// DiskPrepare and DiskUnprepare are what the process made the kernel write for one claim, in bytes.
 	DiskPrepare, DiskUnprepare int64
 }
 
@@ -179,26 +179,34 @@ func (s Subject) filesOfOne(ctx context.Context) (map[string]int64, error) {
 
 // String is the result as Markdown.
 func (p Prepares) String() string {
-	t := sample.NewTable("claims prepared", "floor p50, ms", "(files + GET)", "prepare p50, ms", "/ floor", "p99, ms", "p99 / p50",
-		"unprepare p50, ms", "/ floor", "p99 / p50", "KiB to disk, prepare + unprepare")
+	t := sample.NewTable("claims prepared", "what", "p50, ms", "/ floor", "rounds' p50, ms", "p99, ms", "p99 / p50", "KiB to disk")
 	const kib = 1024
 	for _, l := range p.Levels {
-		t.Add(fmt.Sprint(l.Prepared), sample.Milliseconds(l.Floor.Median()), sample.Milliseconds(l.Files.Median())+" + "+sample.Milliseconds(l.Get.Median()),
-			sample.Milliseconds(l.Prepare.Median()), sample.Times(l.Prepare.Ratio(l.Floor)), sample.Milliseconds(l.Prepare.All().Percentile(99)), tail(l.Prepare),
-			sample.Milliseconds(l.Unprepare.Median()), sample.Times(l.Unprepare.Ratio(l.Floor)), tail(l.Unprepare),
-			fmt.Sprintf("%d + %d", l.DiskPrepare/kib, l.DiskUnprepare/kib))
+		add := func(what string, r sample.Rounds, disk string) {
+			least, most := r.Spread()
+			t.Add(fmt.Sprint(l.Prepared), what, sample.Milliseconds(r.Median()), sample.Times(r.Ratio(l.Floor)), sample.Milliseconds(least)+" to "+sample.Milliseconds(most),
+				sample.Milliseconds(r.All().Percentile(99)), tail(r), disk)
+		}
+		add("floor: "+sample.Milliseconds(l.Files.Median())+" files, "+sample.Milliseconds(l.Get.Median())+" GET", l.Floor, "")
+		add("prepare", l.Prepare, fmt.Sprint(l.DiskPrepare/kib))
+		add("unprepare", l.Unprepare, fmt.Sprint(l.DiskUnprepare/kib))
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n%s\n", p.Title, t)
 	if len(p.Levels) > 0 {
 		first, last := p.Levels[0], p.Levels[len(p.Levels)-1]
-		fmt.Fprintf(&b, "%d rounds of %d claims at each level. p99 / p50 of the floor itself: %s. ", len(first.Prepare), len(first.Prepare[0]), tail(first.Floor))
+		fmt.Fprintf(&b, "%d rounds of %d claims at each level. ", len(first.Prepare), len(first.Prepare[0]))
 		if n := last.Prepared - first.Prepared; n > 0 {
 			fmt.Fprintf(&b, "Growth per prepared claim: prepare %s µs, unprepare %s µs, floor %s µs.",
 				sample.Microseconds(last.Prepare.Growth(first.Prepare, n)), sample.Microseconds(last.Unprepare.Growth(first.Unprepare, n)), sample.Microseconds(last.Floor.Growth(first.Floor, n)))
 		}
 		b.WriteString("\n")
 	}
+	return b.String()
+}
+
+// FileSizes shows what one prepared claim adds to the node as Markdown.
+func (p Prepares) FileSizes() string {
 	files := sample.NewTable("file of one prepared claim", "bytes")
 	var total int64
 	for _, path := range sortedKeys(p.Files) {
@@ -206,7 +214,7 @@ func (p Prepares) String() string {
 		total += p.Files[path]
 	}
 	files.Add("all", fmt.Sprint(total))
-	return b.String() + "\n" + files.String()
+	return files.String()
 }
 
 // tail is how far the slowest percent is from the middle.

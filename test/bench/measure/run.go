@@ -214,7 +214,7 @@ func (r *run) prepare(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.report("%s", p)
+		r.report("%s\n%s", p, p.FileSizes())
 		return nil
 	})
 }
