@@ -1,0 +1,214 @@
+// Package ledger remembers what this driver did to GPUs: whose MIG mode it switched on and which
+// GPU instances it made. It is for the steps that do and undo that, and for whoever must tell
+// our instances from those that an administrator or another tool made, which are never touched.
+// It must not know claims, nor what is on a GPU now.
+//
+// An instance is known by its GPU and its place: a MIG UUID comes again when an instance is made
+// anew. What is remembered counts in one boot of the machine, since instances do not outlive it,
+// and on one board. So nothing here needs to survive a loss of power.
+//
+// Entries come before the deed and go after it is undone. So an entry without an instance is
+// possible and harmless, and an instance of ours without an entry is not.
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/pci"
+)
+
+// Entry is what was done to one GPU.
+type Entry struct {
+	PCI     pci.Address `json:"pci"`
+	GPUUUID string      `json:"gpuUUID"`
+	BootID  string      `json:"bootID"`
+	// Mode tells that we switched the MIG mode on.
+	Mode bool `json:"mode,omitzero"`
+	// Instances are the GPU instances that we made or were about to make.
+	Instances []Instance `json:"instances,omitzero"`
+}
+
+// Instance is the place of a GPU instance and what was to be there.
+type Instance struct {
+	Profile int `json:"profile"`
+	Start   int `json:"start"`
+	Size    int `json:"size"`
+}
+
+// Placement is where the instance is.
+func (i Instance) Placement() inventory.MIGPlacement {
+	return inventory.MIGPlacement{Start: i.Start, Size: i.Size}
+}
+
+// Is tells whether it is the instance that was found.
+func (i Instance) Is(found inventory.MIGInstance) bool {
+	return i.Profile == found.ProfileID && i.Placement() == found.Placement
+}
+
+// Ledger is a directory with a file for each GPU that something was done to. Changes of a GPU's
+// entry are made under the GPU's lock, which the callers hold; reading needs none.
+type Ledger struct {
+	dir    string
+	bootID string
+}
+
+// Open makes the directory where it is missing. bootID is the kernel's.
+func Open(dir, bootID string) (*Ledger, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("directory of the MIG ledger: %w", err)
+	}
+	return &Ledger{dir: dir, bootID: bootID}, nil
+}
+
+func (l *Ledger) path(at pci.Address) string { return filepath.Join(l.dir, at.Label()+".json") }
+
+// Read gives what was done to a GPU in this boot; the zero Entry for nothing, and for a board
+// that is not the one it was done to. A file that cannot be read says nothing: then nothing is
+// ours, so that nothing of others is destroyed.
+func (l *Ledger) Read(gpu inventory.GPUID) (Entry, error) {
+	data, err := os.ReadFile(l.path(gpu.PCI))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Entry{}, nil
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("MIG ledger: %w", err)
+	}
+	entry, err := parse(data)
+	if err != nil || entry.BootID != l.bootID || entry.GPUUUID != gpu.UUID {
+		return Entry{}, nil //nolint:nilerr // what cannot be read claims nothing
+	}
+	return entry, nil
+}
+
+func parse(data []byte) (Entry, error) {
+	var e Entry
+	if err := json.Unmarshal(data, &e); err != nil {
+		return Entry{}, fmt.Errorf("decode entry of the MIG ledger: %w", err)
+	}
+	return e, nil
+}
+
+// SetMode notes that we switched the MIG mode on, or that it is not ours any more.
+func (l *Ledger) SetMode(gpu inventory.GPUID, ours bool) error {
+	return l.change(gpu, func(e *Entry) { e.Mode = ours })
+}
+
+// Add notes an instance that is about to be made.
+func (l *Ledger) Add(gpu inventory.GPUID, i Instance) error {
+	return l.change(gpu, func(e *Entry) {
+		if !slices.Contains(e.Instances, i) {
+			e.Instances = append(e.Instances, i)
+		}
+	})
+}
+
+// Remove forgets an instance.
+func (l *Ledger) Remove(gpu inventory.GPUID, i Instance) error {
+	return l.change(gpu, func(e *Entry) {
+		e.Instances = slices.DeleteFunc(e.Instances, func(other Instance) bool { return other == i })
+	})
+}
+
+func (l *Ledger) change(gpu inventory.GPUID, edit func(*Entry)) error {
+	entry, err := l.Read(gpu)
+	if err != nil {
+		return err
+	}
+	before := Entry{Mode: entry.Mode, Instances: slices.Clone(entry.Instances)}
+	edit(&entry)
+	switch {
+	case !entry.Mode && len(entry.Instances) == 0:
+		if err := os.Remove(l.path(gpu.PCI)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("MIG ledger: %w", err)
+		}
+		return nil
+	case entry.Mode == before.Mode && slices.Equal(entry.Instances, before.Instances):
+		return nil
+	}
+	entry.BootID, entry.PCI, entry.GPUUUID = l.bootID, gpu.PCI, gpu.UUID
+	data, err := json.Marshal(entry)
+	if err != nil {
+		return fmt.Errorf("encode entry of the MIG ledger: %w", err)
+	}
+	// One name for the temporary file: what a killed process leaves is written over.
+	temp := l.path(gpu.PCI) + ".new"
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return fmt.Errorf("MIG ledger: %w", err)
+	}
+	if err := os.Rename(temp, l.path(gpu.PCI)); err != nil {
+		return fmt.Errorf("MIG ledger: %w", err)
+	}
+	return nil
+}
+
+// Scanner looks at the hardware; inventory.Scanner is one.
+type Scanner interface {
+	Scan(ctx context.Context) (inventory.Snapshot, error)
+}
+
+// Marker is a Scanner that marks in snapshots what is ours.
+type Marker struct {
+	Scanner Scanner
+	Ledger  *Ledger
+}
+
+// Scan looks and marks. The ledger is read before and after the look: an instance is ours if it
+// was at one of the two, since it may be made or removed during the look.
+func (m Marker) Scan(ctx context.Context) (inventory.Snapshot, error) {
+	before := m.Ledger.all()
+	s, err := m.Scanner.Scan(ctx)
+	if err != nil {
+		return s, err
+	}
+	after := m.Ledger.all()
+	// The scan's slices are ours alone as long as it has not been handed on.
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		mark(g, before[g.PCI])
+		mark(g, after[g.PCI])
+	}
+	return s, nil
+}
+
+func mark(g *inventory.GPU, e Entry) {
+	if e.GPUUUID != g.UUID {
+		return
+	}
+	g.MIG.Ours = g.MIG.Ours || e.Mode && g.MIG.Enabled
+	for i, found := range g.MIG.Instances {
+		if slices.ContainsFunc(e.Instances, func(ours Instance) bool { return ours.Is(found) }) {
+			g.MIG.Instances[i].Ours = true
+		}
+	}
+}
+
+// all reads the entries of this boot.
+func (l *Ledger) all() map[pci.Address]Entry {
+	entries := map[pci.Address]Entry{}
+	files, _ := os.ReadDir(l.dir)
+	for _, f := range files {
+		if filepath.Ext(f.Name()) != ".json" {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(l.dir, f.Name()))
+		if err != nil {
+			continue
+		}
+		if e, err := parse(data); err == nil && e.BootID == l.bootID {
+			entries[e.PCI] = e
+		}
+	}
+	return entries
+}
+
+// Empty tells whether nothing is remembered of this boot.
+func (l *Ledger) Empty() bool { return len(l.all()) == 0 }
