@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "exercise.h"
 
@@ -150,6 +152,35 @@ static void stale_handles(nvmlDevice_t device)
 	EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetInfo(gi, &info));
 }
 
+/* Another process ends instances and makes them anew under the same ids. */
+static void replaced_elsewhere(nvmlDevice_t device)
+{
+	nvmlGpuInstance_t gi, again;
+	nvmlComputeInstance_t ci, ci_again;
+	nvmlGpuInstanceInfo_t info;
+	nvmlComputeInstanceInfo_t ci_info;
+	int exit_code = -1;
+	EXPECT(NVML_SUCCESS, nvmlDeviceCreateGpuInstance(device, HALF, &gi));
+	EXPECT(NVML_SUCCESS, nvmlGpuInstanceCreateComputeInstance(gi, 0, &ci));
+	pid_t child = fork();
+	if (child == 0) {
+		int failed = nvmlComputeInstanceDestroy(ci) != NVML_SUCCESS || nvmlGpuInstanceDestroy(gi) != NVML_SUCCESS ||
+			nvmlDeviceCreateGpuInstance(device, HALF, &again) != NVML_SUCCESS ||
+			nvmlGpuInstanceCreateComputeInstance(again, 0, &ci_again) != NVML_SUCCESS;
+		_exit(failed);
+	}
+	waitpid(child, &exit_code, 0);
+	EXPECT_NUMBER(0, (unsigned int)exit_code);
+	EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceGetInfo(gi, &info));
+	EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlGpuInstanceDestroy(gi));
+	EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlComputeInstanceGetInfo_v2(ci, &ci_info));
+	EXPECT(NVML_ERROR_INVALID_ARGUMENT, nvmlComputeInstanceDestroy(ci));
+	EXPECT(NVML_SUCCESS, nvmlDeviceGetGpuInstanceById(device, 2, &again));
+	EXPECT(NVML_SUCCESS, nvmlGpuInstanceGetComputeInstanceById(again, 0, &ci_again));
+	EXPECT(NVML_SUCCESS, nvmlComputeInstanceDestroy(ci_again));
+	EXPECT(NVML_SUCCESS, nvmlGpuInstanceDestroy(again));
+}
+
 static nvmlDevice_t board;
 
 static void *maker(void *argument)
@@ -202,6 +233,7 @@ void exercise_mig(nvmlDevice_t device)
 	wild_handles(device);
 	bad_arguments(device);
 	stale_handles(device);
+	replaced_elsewhere(device);
 	for (int i = 0; i < 6; i++)
 		pthread_create(&threads[i], NULL, i < 3 ? maker : reader, NULL);
 	for (int i = 0; i < 6; i++)
