@@ -59,7 +59,7 @@ func settings(t *testing.T, api *kubeapi.Server) *config.Config {
 
 func free(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestRunWithoutAGPUDriver(t *testing.T) {
 // What cannot start says why, by the flag.
 func TestRunRefuses(t *testing.T) {
 	api := startAPI(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

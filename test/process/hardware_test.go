@@ -104,7 +104,8 @@ func TestDriverRemovedAndRestored(t *testing.T) {
 	first, second := b.Allocated("first", []int{0}), b.Allocated("second", []int{1})
 	prepare(t, b, first, 0)
 	prepare(t, b, second, 1)
-	must(t, b.Node.RemoveDriver())
+	published(t, b, all(8)...)
+	removeDriver(t, b)
 	published(t, b)
 	unprepare(t, b, first)
 	p.Kill()
@@ -124,9 +125,49 @@ func TestDriverRemovedAndRestored(t *testing.T) {
 		t.Error("a claim was prepared without a driver")
 	}
 	must(t, b.Node.RestoreDriver())
+	must(t, b.Node.ClearFaults())
 	published(t, b, all(8)...)
 	prepare(t, b, first, 0)
 	unprepare(t, b, first)
+	clean(t, b)
+}
+
+// removeDriver uninstalls the driver; its library ends the sessions that are open.
+func removeDriver(t *testing.T, b *process.Bed) {
+	const uninitialized = 1 // NVML_ERROR_UNINITIALIZED
+	must(t, b.Node.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetCount", GPU: gpusim.AnyGPU, Code: uninitialized, Count: gpusim.Forever}))
+	must(t, b.Node.RemoveDriver())
+}
+
+// A driver that another version takes the place of, under the running plugin: a process is bound
+// to a library for good, so it starts itself anew, as the same container.
+func TestDriverUpdated(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	b := process.NewOn(t, node)
+	p := b.Start(process.Flag("rescan-interval", "1s"))
+	claim := b.Allocated("claim", []int{1})
+	prepare(t, b, claim, 1)
+	published(t, b, all(4)...)
+	removeDriver(t, b)
+	published(t, b)
+	file, err := nodefile.Preset("t4-4")
+	must(t, err)
+	b.Node, err = gpusim.Create(t.Context(), node.Dir(), file, gpusim.WithFile(func(f *nodefile.File) { f.Driver.Version = "590.44.01" }))
+	must(t, err)
+	published(t, b, all(4)...)
+	for _, d := range pool(t, b) {
+		if v := d.Attributes["driverVersion"].VersionValue; v == nil || *v != "590.44.1" {
+			t.Errorf("%s is published with driver version %v", d.Name, v)
+		}
+	}
+	if !p.Running() {
+		t.Error("the process ended")
+	}
+	p.WaitReady()
+	p.WaitRegistered()
+	prepare(t, b, claim, 1)
+	unprepare(t, b, claim)
 	clean(t, b)
 }
 

@@ -82,7 +82,7 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 		args = append(args, "--"+name+"="+value)
 	}
 	p := &Plugin{
-		bed: b, cmd: exec.Command(r.binary, args...), exited: make(chan struct{}),
+		bed: b, cmd: exec.CommandContext(b.t.Context(), r.binary, args...), exited: make(chan struct{}),
 		PodUID: r.flags["pod-uid"], HTTP: r.flags["http-address"], Health: r.flags["grpc-health-address"], Started: time.Now(),
 	}
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
@@ -110,7 +110,7 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 // freePort gives a loopback address with a port that is free now.
 func freePort(b *Bed) string {
 	b.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := (&net.ListenConfig{}).Listen(b.t.Context(), "tcp", "127.0.0.1:0")
 	check(b.t, err)
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().String()
@@ -237,7 +237,7 @@ func (p *Plugin) Trace(plan tracer.Plan) *tracer.Tracer {
 	if plan.Dirs == nil {
 		plan.Dirs = p.bed.StateDirs()
 	}
-	t, err := tracer.Start(plan)
+	t, err := tracer.Start(p.bed.t.Context(), plan)
 	check(p.bed.t, err)
 	return t
 }

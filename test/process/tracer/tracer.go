@@ -10,6 +10,7 @@ package tracer
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,8 +98,9 @@ type Tracer struct {
 	errors strings.Builder
 }
 
-// Start begins to trace and returns when every thread is.
-func Start(plan Plan) (*Tracer, error) {
+// Start begins to trace and returns when every thread is. The trace ends at the latest with the
+// context.
+func Start(ctx context.Context, plan Plan) (*Tracer, error) {
 	text, err := json.Marshal(plan)
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
@@ -107,7 +109,7 @@ func Start(plan Plan) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	t := &Tracer{cmd: exec.Command(self)}
+	t := &Tracer{cmd: exec.CommandContext(ctx, self)}
 	// A binary with the race detector would wait a second before it exits.
 	t.cmd.Env = append(os.Environ(), variable+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	t.cmd.Stderr = &t.errors
