@@ -32,6 +32,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/probes"
 	"github.com/gpu-dra/driver/pkg/report"
@@ -57,6 +58,7 @@ type Agent struct {
 
 	reporter   *report.Reporter
 	library    *nvml.Library
+	migLedger  *ledger.Ledger
 	locks      *lock.Locker
 	catalog    *catalog.Catalog
 	journal    *journal.Store
@@ -277,10 +279,8 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	}
 	api := newSliceClient(a.client, helper, a.config.DriverName, a.config.NodeName)
 	publisher := kubeletplugin.NewPublisher(api, a.reporter, a.metrics)
-	publisher.Set(a.catalog.View().Resources)
 	a.publisher.Store(publisher)
-	// A scan may have ended between the view's reading and the publisher's storing.
-	publisher.Set(a.catalog.View().Resources)
+	a.changed(a.catalog.View())
 	return helper, nil
 }
 
@@ -294,6 +294,9 @@ func (a *Agent) onRegistered() {
 	}
 }
 
+// errNotLooked is why nothing is published: what an earlier process published stays.
+var errNotLooked = errors.New("the hardware was not looked at yet")
+
 // ErrRestart tells that the GPU driver's library was replaced by another file. The dynamic
 // linker has bound this process to the old one for good, so the process must start anew: main
 // executes itself.
@@ -305,7 +308,8 @@ func (a *Agent) changed(view *catalog.View) {
 		a.endServing(ErrRestart)
 		return
 	}
-	if p := a.publisher.Load(); p != nil {
+	// What was published before stays until this process knows better.
+	if p := a.publisher.Load(); p != nil && view.Looked {
 		p.Set(view.Resources)
 	}
 }
@@ -337,6 +341,9 @@ func (a *Agent) checks() probes.Checks {
 				return fmt.Errorf("the kubelet has not registered this plugin yet: see that it watches %s", a.config.KubeletRegistryDir)
 			}},
 			{Name: "ResourceSlices", Ask: func(ctx context.Context) error {
+				if !a.catalog.View().Looked {
+					return errors.Join(errNotLooked, a.catalog.Trouble())
+				}
 				if p := a.publisher.Load(); p != nil {
 					return p.Ready(ctx)
 				}

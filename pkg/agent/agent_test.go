@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
+	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/topology"
@@ -302,6 +303,22 @@ func TestReplacedLibraryEndsServing(t *testing.T) {
 	a.changed(&catalog.View{Snapshot: inventory.Snapshot{Driver: inventory.Driver{Err: inventory.ErrRestart}}})
 	if !errors.Is(context.Cause(ctx), ErrRestart) {
 		t.Error(context.Cause(ctx))
+	}
+}
+
+// A process whose GPU driver hangs from the start must not take away what was published before.
+func TestNothingIsPublishedBeforeTheFirstLook(t *testing.T) {
+	a := &Agent{}
+	publisher := kubeletplugin.NewPublisher(nil, nil, nil)
+	a.publisher.Store(publisher)
+	empty := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"node": {}}}
+	a.changed(&catalog.View{Resources: empty})
+	if publisher.Wanted() {
+		t.Error("a view from before the first look is published")
+	}
+	a.changed(&catalog.View{Looked: true, Resources: empty})
+	if !publisher.Wanted() {
+		t.Error("the pool of a node without GPUs is not published")
 	}
 }
 

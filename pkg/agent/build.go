@@ -22,6 +22,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/slices"
 	"github.com/gpu-dra/driver/pkg/topology"
@@ -42,26 +43,31 @@ func (a *Agent) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container})
+	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions()})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
+	boot, err := bootID(c.ProcRoot)
+	if err != nil {
+		return err
+	}
+	a.migLedger = ledger.New(a.stateDir(migDir), boot)
 	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}
 	a.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    inventory.NewScanner(a.library, tree),
+		Scanner:    a.scanner(tree),
 		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
-		Derive:     derive(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes),
+		Derive:     a.derive(),
 		Reporter:   a.reporter,
 		Meter:      a.metrics,
 		Changed:    a.changed,
 	})
-	return a.buildEngine(ctx, tree, hook)
+	return a.buildEngine(ctx, tree, hook, boot)
 }
 
 // buildEngine makes what prepares claims.
-func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) error {
+func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot string) error {
 	c := a.config
 	host := &cdi.Host{
 		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
@@ -77,10 +83,6 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 		return fmt.Errorf("directory of claim records: %w", err)
 	}
 	a.metrics.CountClaims(a.journal.Count)
-	boot, err := bootID(c.ProcRoot)
-	if err != nil {
-		return err
-	}
 	a.base = cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
 		HookPath:      hook,
@@ -94,7 +96,8 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 		Base:        a.base,
 		HoldersDir:  a.stateDir(holdersDir),
 		BootID:      boot,
-		Handlers:    map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}},
+		Handlers:    a.handlers(tree),
+		Executors:   a.executors(ctx),
 		Quarantined: a.reporter.Quarantined,
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
@@ -104,15 +107,19 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook string) 
 
 // derive binds the pure functions that make devices and slices to this node's settings.
 func derive(pool string, vocabulary device.Vocabulary, lists bool) catalog.Derive {
-	var options []device.Option
-	if lists {
-		options = append(options, device.WithLists())
-	}
+	options := deviceOptions(lists)
 	return func(s inventory.Snapshot, a topology.Assignment) catalog.Derived {
 		devices := device.FromSnapshot(s, a, options...)
 		built := slices.Build(slices.Input{Devices: devices, Topology: a, Vocabulary: vocabulary})
 		return catalog.Derived{Devices: devices, Resources: built.Resources(pool), Omissions: built.Omissions}
 	}
+}
+
+func deviceOptions(lists bool) []device.Option {
+	if lists {
+		return []device.Option{device.WithLists()}
+	}
+	return nil
 }
 
 // commonEdits lends the process's one NVML library to the toolkit for the time of a call.

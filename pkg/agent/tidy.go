@@ -18,6 +18,7 @@ const (
 	claimsDir    = "claims"
 	holdersDir   = "holders"
 	locksDir     = "locks"
+	migDir       = "mig"
 	nvlinkFile   = "nvlink.json"
 	presenceFile = "present"
 	// metadataDir is the library's.
@@ -61,6 +62,10 @@ func (a *Agent) removable() []string {
 	names := []string{holdersDir, locksDir, metadataDir, filepath.Base(a.config.CDIHook)}
 	if a.topologyIsWhole() {
 		names = append(names, nvlinkFile)
+	}
+	if a.migLedger.Empty() {
+		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
+		names = append(names, migDir)
 	}
 	if entries, err := os.ReadDir(a.stateDir(filepath.Join(claimsDir, "quarantine"))); err != nil || len(entries) == 0 {
 		// Records that were set aside are evidence.

@@ -57,6 +57,8 @@ type Derived struct {
 
 // View is the node at one moment. It is never changed.
 type View struct {
+	// Looked is false until the hardware was looked at once: such a view says nothing about it.
+	Looked     bool
 	Snapshot   inventory.Snapshot
 	Assignment topology.Assignment
 	// Devices by name.
@@ -161,6 +163,7 @@ func (c *Catalog) look(ctx context.Context) error {
 	assignment := c.resolve(ctx, snapshot)
 	derived := c.Derive(snapshot, assignment)
 	view := &View{
+		Looked:     true,
 		Snapshot:   snapshot,
 		Assignment: assignment,
 		Devices:    make(map[string]device.Device, len(derived.Devices)),

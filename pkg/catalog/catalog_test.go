@@ -118,7 +118,7 @@ func refresh(t *testing.T, c *catalog.Catalog) {
 func TestBeforeTheFirstLook(t *testing.T) {
 	c := newCatalog(&node{})
 	v := c.View()
-	if v.Snapshot.Driver.Present || v.Snapshot.Driver.Missing == "" || len(v.Devices) != 0 || c.Trouble() != nil {
+	if v.Snapshot.Driver.Present || v.Snapshot.Driver.Missing == "" || len(v.Devices) != 0 || v.Looked || c.Trouble() != nil {
 		t.Errorf("%+v, %v", v, c.Trouble())
 	}
 }
@@ -130,7 +130,7 @@ func TestLook(t *testing.T) {
 	c := newCatalog(n)
 	refresh(t, c)
 	v := c.View()
-	if v != n.lastView || len(v.Devices) != 8 || len(v.Assignment.Domains) != 2 || v.Resources.Pools["node"].Generation != 8 {
+	if v != n.lastView || !v.Looked || len(v.Devices) != 8 || len(v.Assignment.Domains) != 2 || v.Resources.Pools["node"].Generation != 8 {
 		t.Errorf("%+v", v)
 	}
 	for name, d := range v.Devices {

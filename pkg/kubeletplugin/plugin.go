@@ -142,10 +142,11 @@ func (p *Plugin) call(ctx context.Context, op metrics.Operation, ref claims.Ref,
 func (p *Plugin) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) ([]prepare.Prepared, error) {
 	plan, err := p.Planner.Plan(claim)
 	if isUnknownDevice(err) {
-		if refreshErr := p.Planner.Refresh(ctx); refreshErr != nil {
-			klog.FromContext(ctx).Error(refreshErr, "Rescan for an unknown device failed")
+		refreshErr := p.Planner.Refresh(ctx)
+		if plan, err = p.Planner.Plan(claim); err != nil && refreshErr != nil {
+			// That the device is not known is no wonder then.
+			err = fmt.Errorf("the hardware cannot be looked at: %w (%w)", refreshErr, err)
 		}
-		plan, err = p.Planner.Plan(claim)
 	}
 	if err != nil {
 		return nil, err

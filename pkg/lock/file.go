@@ -30,9 +30,29 @@ var (
 	errGone = errors.New("the lock file was replaced")
 )
 
-// lockFile waits for the flock. The caller has its turn within the process.
-func (l *Locker) lockFile(ctx context.Context, key Key, start time.Time) (*os.File, error) {
-	path := l.path(key.Name)
+// overflow is the one lock that stands in for all transient ones while the file system has no
+// room for their files. It is made at Open.
+const overflow = "overflow"
+
+// noRoom tells whether a file could not be made for want of inodes or space.
+func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// lockFile waits for the flock, and tells whether its file is to be removed with the lock. The
+// caller has its turn within the process.
+//
+// Unprepare is what makes room again, so a full file system must not stop it: transient locks
+// then share one file. Two processes, one of which got room for a file of its own meanwhile,
+// would not exclude each other; within a process the queue still does.
+func (l *Locker) lockFile(ctx context.Context, key Key, start time.Time) (f *os.File, transient bool, err error) {
+	f, err = l.waitFile(ctx, key, l.path(key.Name), start)
+	if noRoom(err) && key.Transient {
+		f, err = l.waitFile(ctx, key, l.path(overflow), start)
+		return f, false, err
+	}
+	return f, key.Transient, err
+}
+
+func (l *Locker) waitFile(ctx context.Context, key Key, path string, start time.Time) (*os.File, error) {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		f, err := tryLockFile(path, l.holder)
 		if err == nil {
@@ -70,6 +90,9 @@ func tryLockFile(path, holder string) (*os.File, error) {
 func openAndLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
+		if noRoom(err) {
+			return nil, fmt.Errorf("open lock file: %w (free space or inodes on its file system)", err)
+		}
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
 	fail := func(err error) (*os.File, error) { return nil, errors.Join(err, f.Close()) }

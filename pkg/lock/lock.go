@@ -82,7 +82,13 @@ func Open(dir string, opts Options) (*Locker, error) {
 	}
 	// Longer would not be read back whole.
 	l.holder = l.holder[:min(len(l.holder), maxHolder-1)]
-	return l, l.sweep()
+	if err := l.sweep(); err != nil {
+		return l, err
+	}
+	if f, err := os.OpenFile(l.path(overflow), os.O_CREATE|os.O_RDWR, 0o600); err == nil {
+		_ = f.Close()
+	}
+	return l, nil
 }
 
 // TimeoutError tells that a lock was not free in time.
@@ -145,10 +151,12 @@ type hold struct {
 	locker *Locker
 	key    Key
 	file   *os.File
+	// transient tells that the file goes with the lock.
+	transient bool
 }
 
 func (h *hold) release() {
-	closeLocked(h.file, h.key.Transient)
+	closeLocked(h.file, h.transient)
 	h.locker.leave(h.key.Name)
 }
 
@@ -164,12 +172,12 @@ func (l *Locker) acquire(ctx context.Context, key Key) (*hold, error) {
 	if err := l.enter(ctx, key.Name); err != nil {
 		return nil, &TimeoutError{Key: key.Name, Waited: time.Since(start), Holder: l.holder, Err: err}
 	}
-	f, err := l.lockFile(ctx, key, start)
+	f, transient, err := l.lockFile(ctx, key, start)
 	if err != nil {
 		l.leave(key.Name)
 		return nil, err
 	}
-	return &hold{locker: l, key: key, file: f}, nil
+	return &hold{locker: l, key: key, file: f, transient: transient}, nil
 }
 
 // enter waits until all that came earlier in this process have left.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -113,6 +114,9 @@ func names(t testing.TB, dir string) []string {
 	}
 	var out []string
 	for _, e := range entries {
+		if e.Name() == overflow+suffix {
+			continue // always there
+		}
 		out = append(out, e.Name())
 	}
 	return out
@@ -453,7 +457,7 @@ func TestFileSystemErrors(t *testing.T) {
 		t.Error("Open of a file succeeds")
 	}
 	l := locker(t, filepath.Join(dir, "locks"), Options{})
-	if err := os.Remove(l.dir); err != nil {
+	if err := os.RemoveAll(l.dir); err != nil {
 		t.Fatal(err)
 	}
 	_, err := l.Lock(t.Context(), Key{Name: "k"})
@@ -476,5 +480,37 @@ func BenchmarkLock(b *testing.B) {
 				mustLock(b, l, key)()
 			}
 		})
+	}
+}
+
+// A tmpfs with a bounded number of inodes is full the moment its last file is made.
+func TestAFullFileSystemDoesNotStopTransientLocks(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=8"); err != nil {
+		t.Fatalf("mount a small tmpfs (the test needs root): %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	l := locker(t, filepath.Join(dir, "locks"), Options{MaxWait: time.Second})
+	for i := range 16 {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprint("filler", i)))
+		if errors.Is(err, unix.ENOSPC) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+	}
+	if _, err := l.Lock(t.Context(), Key{Name: "gpu"}); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("a lock whose file cannot be made: %v, want ENOSPC with a hint", err)
+	}
+	unlock := mustLock(t, l, Key{Name: "claim_a", Transient: true})
+	if _, err := l.Lock(t.Context(), Key{Name: "claim_a", Transient: true}); err == nil {
+		t.Error("the same claim is locked twice")
+	}
+	unlock()
+	mustLock(t, l, Key{Name: "claim_b", Transient: true})()
+	if _, err := os.Stat(l.path(overflow)); err != nil {
+		t.Errorf("the shared file is gone after its use: %v", err)
 	}
 }

@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
+	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
+	"github.com/gpu-dra/driver/pkg/slices"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+// partitions tells whether this node makes partitions.
+func (a *Agent) partitions() bool { return a.config.MIGDevices == config.MIGOnDemand }
+
+// scanner looks at the hardware and, where that matters, knows which partitions are ours.
+func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
+	plain := inventory.NewScanner(a.library, tree)
+	if !a.partitions() {
+		return plain
+	}
+	return ledger.Marker{Scanner: plain, Ledger: a.migLedger}
+}
+
+// derive makes devices and slices by this node's settings.
+func (a *Agent) derive() catalog.Derive {
+	c := a.config
+	if a.partitions() {
+		return derivePartitioned(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes)
+	}
+	return derive(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes)
+}
+
+// derivePartitioned is derive for a node that makes partitions.
+func derivePartitioned(pool string, vocabulary device.Vocabulary, lists bool) catalog.Derive {
+	options := deviceOptions(lists)
+	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
+		parts := device.FromPartitionedSnapshot(s, t, nil, options...)
+		built := slices.Build(slices.Input{Devices: parts.Devices, Topology: t, Vocabulary: vocabulary, Counters: parts.Counters})
+		return catalog.Derived{
+			Devices: parts.Devices, Resources: built.Resources(pool), Omissions: append(built.Omissions, parts.Omissions...),
+		}
+	}
+}
+
+// handlers are the kinds of devices that this node offers.
+func (a *Agent) handlers(tree *sysfs.Tree) map[device.Kind]prepare.Handler {
+	if !a.partitions() {
+		return map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}}
+	}
+	return map[device.Kind]prepare.Handler{
+		device.KindGPU: migsteps.WholeHandler{Numbers: tree},
+		device.KindMIG: migsteps.Handler{Numbers: tree},
+	}
+}
+
+// executors do and undo the steps. They are there whatever the node offers now: claims that were
+// prepared when it made partitions have to be unprepared.
+func (a *Agent) executors(ctx context.Context) map[string]prepare.Executor {
+	mode := migsteps.Mode{
+		Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience,
+		// A GPU may have another minor number now. Errors show at the next regular look.
+		Changed: func() { go func() { _ = a.catalog.Refresh(ctx) }() },
+	}
+	return map[string]prepare.Executor{
+		migsteps.KindMode:     mode,
+		migsteps.KindOff:      migsteps.Off{Mode: mode},
+		migsteps.KindInstance: migsteps.Instance{Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience},
+	}
+}
