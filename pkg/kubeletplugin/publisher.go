@@ -190,6 +190,11 @@ func (p *Publisher) Run(ctx context.Context) {
 			if p.settled() {
 				continue
 			}
+			// A kick that came with the tick is answered by the same publication.
+			select {
+			case <-p.kick:
+			default:
+			}
 		}
 		p.publishAndLook(ctx)
 	}
