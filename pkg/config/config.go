@@ -26,6 +26,14 @@ type Root struct {
 	Container string
 }
 
+// The values of MIGDevices.
+const (
+	// MIGNone leaves GPUs in MIG mode out.
+	MIGNone = "none"
+	// MIGOnDemand makes partitions when claims get them.
+	MIGOnDemand = "on-demand"
+)
+
 // Config is every setting of the node plugin.
 type Config struct {
 	NodeName   string
@@ -49,6 +57,7 @@ type Config struct {
 	HealthAddress string
 
 	SliceVocabulary  string
+	MIGDevices       string
 	ListAttributes   bool
 	DeviceMetadata   bool
 	RescanInterval   time.Duration
@@ -73,6 +82,7 @@ func Default() *Config {
 		HTTPAddress:        ":8080",
 		HealthAddress:      ":51516",
 		SliceVocabulary:    string(device.VocabularyFull),
+		MIGDevices:         MIGNone,
 		DeviceMetadata:     true,
 		RescanInterval:     15 * time.Second,
 		HolderWait:         15 * time.Second,
@@ -105,6 +115,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HealthAddress, "grpc-health-address", c.HealthAddress, "Address of the gRPC health service (services \"\", \"liveness\" and \"readiness\"). Empty switches it off.")
 
 	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
+	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
 	fs.BoolVar(&c.ListAttributes, "list-attributes", c.ListAttributes, "Publish list-valued attributes (nvlinkCliques, numaNode as a list). Needs the cluster's feature gate DRAListTypeAttributes; without it the API server refuses the slices.")
 	fs.BoolVar(&c.DeviceMetadata, "device-metadata", c.DeviceMetadata, "Give containers a file with their devices' attributes (KEP-5304).")
 	fs.DurationVar(&c.RescanInterval, "rescan-interval", c.RescanInterval, "Time between two looks at the hardware.")
@@ -171,6 +182,9 @@ func (c *Config) checkNames(f *faults) {
 	vocabularies := []string{string(device.VocabularyFull), string(device.VocabularyMinimal)}
 	if !slices.Contains(vocabularies, c.SliceVocabulary) {
 		f.add("slice-vocabulary", c.SliceVocabulary, "use one of "+strings.Join(vocabularies, ", "))
+	}
+	if choices := []string{MIGNone, MIGOnDemand}; !slices.Contains(choices, c.MIGDevices) {
+		f.add("mig-devices", c.MIGDevices, "use one of "+strings.Join(choices, ", "))
 	}
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {

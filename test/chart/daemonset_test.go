@@ -70,6 +70,7 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.DriverName = "gpu.example.com"
 	want.DriverRoot.Host = "/run/nvidia/driver"
 	want.SliceVocabulary, want.ListAttributes, want.DeviceMetadata = "minimal", true, false
+	want.MIGDevices = config.MIGOnDemand
 	want.RescanInterval *= 4
 	want.APIQPS, want.APIBurst = 50.5, 75
 	want.HTTPAddress, want.HealthAddress = "0.0.0.0:9090", ""

@@ -61,13 +61,9 @@ type Ledger struct {
 	bootID string
 }
 
-// Open makes the directory where it is missing. bootID is the kernel's.
-func Open(dir, bootID string) (*Ledger, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory of the MIG ledger: %w", err)
-	}
-	return &Ledger{dir: dir, bootID: bootID}, nil
-}
+// New is the ledger in a directory, which is made when something is first noted. bootID is the
+// kernel's.
+func New(dir, bootID string) *Ledger { return &Ledger{dir: dir, bootID: bootID} }
 
 func (l *Ledger) path(at pci.Address) string { return filepath.Join(l.dir, at.Label()+".json") }
 
@@ -138,6 +134,9 @@ func (l *Ledger) change(gpu inventory.GPUID, edit func(*Entry)) error {
 	data, err := json.Marshal(entry)
 	if err != nil {
 		return fmt.Errorf("encode entry of the MIG ledger: %w", err)
+	}
+	if err := os.MkdirAll(l.dir, 0o700); err != nil {
+		return fmt.Errorf("directory of the MIG ledger: %w", err)
 	}
 	// One name for the temporary file: what a killed process leaves is written over.
 	temp := l.path(gpu.PCI) + ".new"

@@ -184,9 +184,7 @@ type rig struct {
 
 func newRig(t testing.TB, preset string) *rig {
 	t.Helper()
-	l, err := ledger.Open(t.TempDir(), "boot")
-	must(t, err)
-	return &rig{board: newBoard(t, preset), ledger: l}
+	return &rig{board: newBoard(t, preset), ledger: ledger.New(t.TempDir(), "boot")}
 }
 
 const patience = 2 * time.Second

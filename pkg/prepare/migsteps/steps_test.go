@@ -503,11 +503,9 @@ func TestFailuresAtEveryCall(t *testing.T) {
 func TestLedgerThatFails(t *testing.T) {
 	r := newRig(t, "hgx-h100-8")
 	steps := r.steps(t, "1g-10gb-6")
-	dir := t.TempDir() + "/gone"
-	bad, err := ledger.Open(dir, "boot")
-	must(t, err)
-	must(t, os.Remove(dir))
-	r.ledger = bad
+	dir := t.TempDir() + "/file"
+	must(t, os.WriteFile(dir, nil, 0o600))
+	r.ledger = ledger.New(dir, "boot")
 	if err := r.do(t.Context(), steps); err == nil || r.gpu.MIG.Enabled {
 		t.Errorf("mode: %v", err)
 	}
