@@ -102,7 +102,7 @@ func Down(ctx context.Context, o Options) error {
 	if err := d.step("The command of the cluster is built", func() error { return d.BuildTools(ctx) }); err != nil {
 		return err
 	}
-	err = d.step("The cluster, its data and the simulated node are gone", func() error { return d.Rig.Down(ctx, true) })
+	err = d.step("The cluster, its data and the simulated node are gone", func() error { return d.Down(ctx, true) })
 	if err == nil {
 		d.line("What was built is kept in %s and %s.", d.Cluster.Bin, d.Out)
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +41,7 @@ func TestUninstall(t *testing.T) {
 	s := begin(t)
 	s.start("user", islands, request{count: 2})
 	s.ended(islands, "user")
-	t.Cleanup(func() {
-		if err := s.Install(context.WithoutCancel(t.Context()), version, s.values); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(s.repair)
 	s.must(s.Uninstall(t.Context(), s.client))
 	s.must(rig.Wait(t.Context(), 45*time.Second, "the slices are gone", func(ctx context.Context) (string, error) {
 		list, err := rig.Slices(ctx, s.client)
@@ -69,12 +66,37 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
+// TestReinstallUnderPods removes the driver while a pod uses GPUs and installs it again: the pod
+// runs on, the record of its claim is kept, and nobody else gets its GPUs.
+func TestReinstallUnderPods(t *testing.T) {
+	s := begin(t)
+	s.repairAfterFailure()
+	user, gpus := s.start("user", islands, request{count: 6})
+	s.must(s.Uninstall(t.Context(), s.client))
+	if n := len(s.records(islands)); n != 1 {
+		t.Errorf("there are %d records of one claim", n)
+	}
+	s.must(s.Install(t.Context(), version, s.values))
+	s.must(s.ready(t.Context()))
+	s.undisturbed(user, 6)
+	s.create(newPod("too-many", islands, request{count: 3}))
+	s.unallocatable("too-many")
+	_, others := s.start("others", islands, request{count: 2})
+	for _, g := range others {
+		if slices.Contains(rig.UUIDs(gpus), g.UUID) {
+			t.Errorf("%s was given twice", g.UUID)
+		}
+	}
+	s.ended(islands, "user", "others", "too-many")
+}
+
 // TestDriverComesLater installs the plugin on a node whose GPU driver is absent: the plugin is
 // ready, with no device and a note that says so, and the devices appear when the driver does.
 func TestDriverComesLater(t *testing.T) {
 	s := begin(t)
 	machine, err := s.Machine(t.Context(), mixed)
 	s.must(err)
+	s.repairAfterFailure()
 	s.must(s.Uninstall(t.Context(), s.client))
 	s.must(machine.RemoveDriver())
 	restore := func() {

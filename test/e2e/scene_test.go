@@ -106,6 +106,23 @@ func (s *scene) dump() {
 	s.Logf("what is known of the failure: %s", dir)
 }
 
+// repair installs the driver anew, so that the next test finds it as it was.
+func (s *scene) repair() {
+	ctx := context.WithoutCancel(s.Context())
+	if err := errors.Join(s.Uninstall(ctx, s.client), s.Install(ctx, version, s.values)); err != nil {
+		s.Errorf("repair: %v", err)
+	}
+}
+
+// repairAfterFailure repairs when the test has ended, if it failed.
+func (s *scene) repairAfterFailure() {
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.repair()
+		}
+	})
+}
+
 // plugins are the driver's pods.
 func (s *suite) plugins(ctx context.Context) []corev1.Pod {
 	list, err := s.client.CoreV1().Pods(rig.Namespace).List(ctx, metav1.ListOptions{})

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -121,18 +120,4 @@ func TestBadConfig(t *testing.T) {
 	}
 	s.event("PrepareFailed", "sharring")
 	s.remove("typo")
-}
-
-// event waits for an Event of that reason in the test's namespace whose text has these words.
-func (s *scene) event(reason, words string) {
-	s.Helper()
-	s.must(rig.Wait(s.Context(), podLimit, "there is an Event "+reason, func(ctx context.Context) (string, error) {
-		texts, err := s.events(ctx, reason)
-		for _, text := range texts {
-			if strings.Contains(text, words) {
-				return "", nil
-			}
-		}
-		return strings.Join(append([]string{"it does not say " + words}, texts...), "\n"), err
-	}))
 }

@@ -24,27 +24,42 @@ func main() {
 
 // Exit codes.
 const (
-	failed     = 1
-	wrongUsage = 2
+	failed      = 1
+	wrongUsage  = 2
+	interrupted = 130
 )
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("democluster", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	down := flags.Bool("down", false, "take the cluster down and leave the machine as it was")
 	repository := flags.String("repository", ".", "root of the repository")
+	flags.Usage = func() {
+		// There is nobody else to tell.
+		_, _ = fmt.Fprint(stderr, "usage: democluster [flags] up|down\n\n"+
+			"up shows the driver's main job on a real Kubernetes cluster of this machine; it needs root.\n"+
+			"down takes that cluster down and leaves the machine as it was.\n\n")
+		flags.PrintDefaults()
+	}
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return wrongUsage
 	}
-	do := cluster.Run
-	if *down {
+	var do func(context.Context, cluster.Options) error
+	switch {
+	case flags.NArg() == 1 && flags.Arg(0) == "up":
+		do = cluster.Run
+	case flags.NArg() == 1 && flags.Arg(0) == "down":
 		do = cluster.Down
+	default:
+		flags.Usage()
+		return wrongUsage
 	}
 	if err := do(ctx, cluster.Options{Repository: *repository, Getenv: os.Getenv, Out: stdout}); err != nil {
-		// There is nobody else to tell.
 		_, _ = fmt.Fprintf(stderr, "democluster: %v\n", err)
+		if ctx.Err() != nil {
+			return interrupted
+		}
 		return failed
 	}
 	return 0

@@ -12,9 +12,11 @@ func TestRun(t *testing.T) {
 		want int
 		says string
 	}{
-		"help":              {args: []string{"-h"}, want: 0, says: "-down"},
-		"an unknown flag":   {args: []string{"-up"}, want: wrongUsage, says: "-up"},
-		"no such directory": {args: []string{"-repository", "/dev/null"}, want: failed, says: "folder for what is built"},
+		"help":              {args: []string{"-h"}, want: 0, says: "up|down"},
+		"an unknown flag":   {args: []string{"-up", "up"}, want: wrongUsage, says: "-up"},
+		"no command":        {want: wrongUsage, says: "usage"},
+		"two commands":      {args: []string{"up", "down"}, want: wrongUsage, says: "usage"},
+		"no such directory": {args: []string{"-repository", "/dev/null", "down"}, want: failed, says: "folder for what is built"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer

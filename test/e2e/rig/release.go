@@ -79,7 +79,7 @@ func (r *Rig) Uninstall(ctx context.Context, client kubernetes.Interface) error 
 // node and no other is left; "" means nothing.
 func RolledOut(set *appsv1.DaemonSet, nodes int) string {
 	s := set.Status
-	switch want := int32(nodes); { //nolint:gosec // at most 16
+	switch want := int32(nodes); {
 	case s.ObservedGeneration < set.Generation:
 		return "the DaemonSet controller has not seen the change"
 	case s.DesiredNumberScheduled != want:
