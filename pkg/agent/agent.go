@@ -203,10 +203,10 @@ func (a *Agent) startEvents(ctx context.Context) func() {
 
 // unlessEnded drops an error that comes from the signal to end.
 func unlessEnded(signal context.Context, err error) error {
-	if signal.Err() != nil {
-		return nil
+	if ended := signal.Err(); ended == nil || !errors.Is(err, ended) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // recover brings records and node together after a crash or a restart.

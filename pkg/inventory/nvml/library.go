@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync/atomic"
 	"time"
@@ -91,8 +92,16 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 		return inventory.Reading{}, err
 	}
 	defer l.end()
+	var left error
+	if l.session != nil && l.fileChanged() && l.idle() == nil {
+		// An open session would answer on, though containers get other files by now, or none.
+		left = l.shutdown(ctx)
+	}
 	fresh := l.session == nil
 	reading, err := l.readOnce(ctx, onBus)
+	if err != nil && left != nil {
+		err = errors.Join(err, left)
+	}
 	if !fresh && l.wantsNewSession(reading, err, onBus) && l.idle() == nil {
 		closing := l.shutdown(ctx)
 		if reading, err = l.readOnce(ctx, onBus); err != nil {
@@ -234,6 +243,14 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	}
 	l.session = &session{api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions}
 	return nil
+}
+
+// fileChanged tells whether the library's file is gone or another one is in its place: the driver
+// was removed or replaced. A file system that does not answer says nothing.
+func (l *Library) fileChanged() bool {
+	_, file, err := l.find()
+	var none *NotFoundError
+	return errors.As(err, &none) || errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(l.bound.file, file)
 }
 
 func (l *Library) find() (string, os.FileInfo, error) {

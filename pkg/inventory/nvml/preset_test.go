@@ -115,13 +115,14 @@ func TestPresetsAreReadAsDescribed(t *testing.T) {
 	}
 }
 
-// The generation follows nvml.h's enumeration, where A100's 3.0 is 4 and H100's 4.0 is 6.
+// The simulated library answers for a generation with the release that nvml.h enumerates: A100's
+// 3.0 is 4, H100's 4.0 is 6.
 func TestLinkGenerationAndBandwidth(t *testing.T) {
 	type speed struct{ generation, megabytes int }
 	for preset, versions := range map[string]map[int]speed{
-		"gb200-nvl72": {1: {1, 20000}, 2: {2, 25000}, 4: {3, 25000}, 6: {4, 25000}, 7: {5, 50000}, 99: {0, 0}},
+		"gb200-nvl72": {1: {1, 20000}, 2: {2, 25000}, 3: {3, 25000}, 4: {4, 25000}, 5: {5, 50000}, 99: {0, 0}},
 		// Some drivers give 5.0 for Hopper.
-		"hgx-h100-8": {6: {4, 25000}, 7: {4, 25000}},
+		"hgx-h100-8": {4: {4, 25000}, 5: {4, 25000}},
 	} {
 		t.Run(preset, func(t *testing.T) {
 			m := newMachine(t, preset)
@@ -130,7 +131,7 @@ func TestLinkGenerationAndBandwidth(t *testing.T) {
 				got := m.scan(t)
 				n := got.GPUs[0].NVLink
 				if (speed{n.Version, n.Links[0].BandwidthMBps}) != want {
-					t.Errorf("version %d is generation %d with %d MB/s, want %+v", raw, n.Version, n.Links[0].BandwidthMBps, want)
+					t.Errorf("generation %d is read as %d with %d MB/s, want %+v", raw, n.Version, n.Links[0].BandwidthMBps, want)
 				}
 				if known := len(got.Problems) == 0; known != (want.generation != 0) {
 					t.Errorf("version %d: problems are %+v", raw, got.Problems)
