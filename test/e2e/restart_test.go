@@ -105,7 +105,7 @@ func TestKubeletRestart(t *testing.T) {
 	s.must(s.ready(t.Context()))
 	s.must(rig.Wait(t.Context(), podLimit, "the kubelet serves the pod again", func(context.Context) (string, error) {
 		if out, err := s.exec(user.Name, "main", "true"); err != nil {
-			return fmt.Sprintf("%v: %s", err, out), nil //nolint:nilerr // it is what is missing
+			return fmt.Sprintf("%v: %s", err, out), nil
 		}
 		return "", nil
 	}))
