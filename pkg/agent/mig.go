@@ -41,7 +41,7 @@ func derivePartitioned(pool string, vocabulary device.Vocabulary, lists bool) ca
 	options := deviceOptions(lists)
 	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
 		parts := device.FromPartitionedSnapshot(s, t, nil, options...)
-		built := slices.Build(slices.Input{Devices: parts.Devices, Topology: t, Vocabulary: vocabulary, Counters: parts.Counters})
+		built := slices.Build(slices.Input{Devices: parts.Devices, Topology: parts.Topology, Vocabulary: vocabulary, Counters: parts.Counters})
 		return catalog.Derived{
 			Devices: parts.Devices, Resources: built.Resources(pool), Omissions: append(built.Omissions, parts.Omissions...),
 		}

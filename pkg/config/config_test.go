@@ -37,6 +37,7 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 		"relative path":     {func(c *Config) { c.CDIDir = "cdi" }, []string{"--cdi-dir", `"cdi"`, "absolute"}},
 		"relative mount":    {func(c *Config) { c.DriverRoot.Container = "x" }, []string{"--driver-root-mount", "absolute"}},
 		"vocabulary":        {func(c *Config) { c.SliceVocabulary = "some" }, []string{"--slice-vocabulary", `"some"`, "full, minimal"}},
+		"MIG devices":       {func(c *Config) { c.MIGDevices = "all" }, []string{"--mig-devices", `"all"`, "none, on-demand"}},
 		"http address":      {func(c *Config) { c.HTTPAddress = "8080" }, []string{"--http-address", `"8080"`, "host:port"}},
 		"health address":    {func(c *Config) { c.HealthAddress = "x" }, []string{"--grpc-health-address", `"x"`}},
 		"qps":               {func(c *Config) { c.APIQPS = 0 }, []string{"--kube-api-qps", "over 0"}},

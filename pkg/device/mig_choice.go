@@ -18,6 +18,9 @@ type Partitioned struct {
 	Counters []resourceapi.CounterSet
 	// Omissions are instances that are no devices, and why.
 	Omissions []Omission
+	// Topology is the assignment without the modes that this driver switched on for a time: with
+	// it the order of GPUs stays as it is.
+	Topology topology.Assignment
 }
 
 // FromPartitionedSnapshot makes the devices of a snapshot whose GPUs may be cut while they are
@@ -35,9 +38,9 @@ type Partitioned struct {
 // Whoever is given one of these excludes the others that need the same counters. What this
 // driver makes and removes for claims changes no device.
 func FromPartitionedSnapshot(s inventory.Snapshot, a topology.Assignment, order mig.Order, options ...Option) Partitioned {
-	var out Partitioned
+	out := Partitioned{Topology: undisturbed(s, a)}
 	for _, hardware := range s.GPUs {
-		g := GPU{hardware: hardware, driver: s.Driver, nvlink: a.GPUs[hardware.PCI]}
+		g := GPU{hardware: hardware, driver: s.Driver, nvlink: out.Topology.GPUs[hardware.PCI]}
 		for _, o := range options {
 			o(&g)
 		}

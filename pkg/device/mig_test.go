@@ -275,3 +275,44 @@ func BenchmarkPartitioned(b *testing.B) {
 		}
 	}
 }
+
+// Claims that come and go on one GPU move no GPU to another place, and the whole GPU keeps its
+// NVLink domain, though NVML sees no NVLink on it meanwhile.
+func TestOwnModesDisturbNoDomain(t *testing.T) {
+	for name, healthy := range map[string]inventory.Snapshot{"node": inventorytest.HGXH100(), "fabric of nodes": inventorytest.GB200Tray(), "pairs": inventorytest.TwoIslands()} {
+		for i := range healthy.GPUs {
+			healthy.GPUs[i].ComputeMajor = 9
+			healthy.GPUs[i].MIG = migtest.Snapshot(t, "hgx-h100-8").GPUs[0].MIG
+		}
+		before, memory := topology.Resolve(healthy, topology.Memory{})
+		for _, count := range []int{1, len(healthy.GPUs)} {
+			cut := healthy
+			for _, g := range healthy.GPUs[:count] {
+				cut = inventorytest.MIG(cut, g.PCI)
+			}
+			for i := range cut.GPUs[:count] {
+				cut.GPUs[i].MIG.Ours = true
+				cut.GPUs[i].MIG.Profiles = healthy.GPUs[i].MIG.Profiles
+			}
+			a, _ := topology.Resolve(cut, memory)
+			got := device.FromPartitionedSnapshot(cut, a, nil)
+			for at, p := range before.GPUs {
+				if q := got.Topology.GPUs[at]; q.Domain != p.Domain || q.Size != p.Size {
+					t.Errorf("%s, %d cut: GPU %s is in domain %q of %d, not %q of %d", name, count, at, q.Domain, q.Size, p.Domain, p.Size)
+				}
+			}
+			for i, d := range before.Domains {
+				if diff := cmp.Diff(d.Live, got.Topology.Domains[i].Live); diff != "" {
+					t.Errorf("%s, %d cut: live members (-before +now):\n%s", name, count, diff)
+				}
+			}
+			// A mode of somebody else is there to stay.
+			for i := range cut.GPUs {
+				cut.GPUs[i].MIG.Ours = false
+			}
+			if got := device.FromPartitionedSnapshot(cut, a, nil); got.Topology.GPUs[cut.GPUs[0].PCI].Domain != "" {
+				t.Errorf("%s: a GPU in somebody's MIG mode is in a domain", name)
+			}
+		}
+	}
+}
