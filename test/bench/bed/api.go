@@ -132,7 +132,7 @@ func StartKubernetes(ctx context.Context, bin, dir string) (API, error) {
 }
 
 func (k *kubernetesAPI) start(ctx context.Context, bin string) error {
-	ports, err := freePorts(3)
+	ports, err := freePorts(ctx, 3)
 	if err != nil {
 		return err
 	}
@@ -157,10 +157,10 @@ func (k *kubernetesAPI) start(ctx context.Context, bin string) error {
 }
 
 // freePorts finds ports of the loopback address that nothing listens on now.
-func freePorts(n int) ([]string, error) {
+func freePorts(ctx context.Context, n int) ([]string, error) {
 	var ports []string
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("free port: %w", err)
 		}
@@ -214,21 +214,26 @@ func (k *kubernetesAPI) waitReady(ctx context.Context) error {
 				return false, fmt.Errorf("%s ended: %w", p.cmd.Path, errors.Join(p.err, fmt.Errorf("see %s", p.log)))
 			}
 		}
-		// The server writes its certificate, signed by itself, when it starts.
-		if k.ca, last = os.ReadFile(filepath.Join(k.dir, "certs", "apiserver.crt")); last != nil {
-			return false, nil
-		}
-		var client kubernetes.Interface
-		if client, last = Client(k, Operator); last != nil {
-			return false, nil
-		}
-		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		last = k.ready(ctx)
 		return last == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the API server: %w", errors.Join(err, last))
 	}
 	return nil
+}
+
+// ready asks the server whether it is. It writes its certificate, signed by itself, when it starts.
+func (k *kubernetesAPI) ready(ctx context.Context) error {
+	var err error
+	if k.ca, err = os.ReadFile(filepath.Join(k.dir, "certs", "apiserver.crt")); err != nil {
+		return err
+	}
+	client, err := Client(k, Operator)
+	if err != nil {
+		return err
+	}
+	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
 func (k *kubernetesAPI) Name() string { return "kube-apiserver" }

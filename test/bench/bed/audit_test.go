@@ -81,7 +81,7 @@ func TestSigningKey(t *testing.T) {
 }
 
 func TestFreePorts(t *testing.T) {
-	ports, err := freePorts(3)
+	ports, err := freePorts(t.Context(), 3)
 	if err != nil {
 		t.Fatal(err)
 	}

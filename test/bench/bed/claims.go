@@ -27,7 +27,8 @@ func SetScene(ctx context.Context, client kubernetes.Interface) error {
 		return fmt.Errorf("namespace of the claims: %w", err)
 	}
 	dc := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-		{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`}}}}}
+		{CEL: &resourceapi.CELDeviceSelector{Expression: `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`}},
+	}}}
 	if _, err := client.ResourceV1().DeviceClasses().Create(ctx, dc, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("device class: %w", err)
 	}
@@ -53,7 +54,8 @@ func (m *Machine) Allocated(ctx context.Context, name, device string, admin bool
 	claim.Status.Allocation = &resourceapi.AllocationResult{
 		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{result}},
 		NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{m.Name}}}}}},
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{m.Name}},
+		}}}},
 	}
 	if claim, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{}); err != nil {
 		return kubelet.Claim{}, fmt.Errorf("allocate claim %s: %w", name, err)

@@ -23,9 +23,9 @@ type Callers struct {
 	BatchFloor sample.Rounds
 }
 
-// MeasureCallers has one caller and as many as there are GPUs prepare and unprepare, each on a GPU of its own, in turn. Every
+// RateCallers has one caller and as many as there are GPUs prepare and unprepare, each on a GPU of its own, in turn. Every
 // call must succeed. Each caller makes pairs pairs in a round.
-func MeasureCallers(ctx context.Context, s Subject, rounds, pairs int) (Callers, error) {
+func RateCallers(ctx context.Context, s Subject, rounds, pairs int) (Callers, error) {
 	c := Callers{Callers: len(s.Claims.Whole), PerRound: pairs}
 	f := floor{dir: s.Machine.Scratch(), client: s.Machine.Client, claim: s.Claims.Whole[0]}
 	for range rounds {
@@ -126,9 +126,9 @@ type Burst struct {
 	Took                   sample.Series
 }
 
-// MeasureBurst has the filling claims prepared by several callers at once, one claim a call, with the plugin's
+// TimeBurst has the filling claims prepared by several callers at once, one claim a call, with the plugin's
 // default settings but for --v=3, with which the client logs every wait of over 50 ms.
-func MeasureBurst(ctx context.Context, s Subject, claims, callers, rounds int) (Burst, error) {
+func TimeBurst(ctx context.Context, s Subject, claims, callers, rounds int) (Burst, error) {
 	b := Burst{Claims: claims, Callers: callers}
 	for range rounds {
 		// The bucket of requests fills at 100 a second; a burst is what comes after some quiet.

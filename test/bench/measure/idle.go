@@ -17,8 +17,8 @@ type Idle struct {
 	Writes   int
 }
 
-// MeasureIdle watches a plugin on a machine of its own while during runs, from some time after its start. Nobody else may be [bed.Idler] meanwhile.
-func MeasureIdle(ctx context.Context, api bed.API, m *bed.Machine, during func(context.Context) error) (Idle, error) {
+// WatchIdle watches a plugin on a machine of its own while during runs, from some time after its start. Nobody else may be [bed.Idler] meanwhile.
+func WatchIdle(ctx context.Context, api bed.API, m *bed.Machine, during func(context.Context) error) (Idle, error) {
 	var result Idle
 	p, err := m.Start(ctx, bed.Options{User: bed.Idler})
 	if err != nil {

@@ -46,6 +46,14 @@ func TestTally(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	var s Starts
+	s.count([]bed.Request{{Verb: "list", Resource: "resourceslices"}, {Verb: "create", Resource: "resourceslices"}, {Verb: "patch", Resource: "events"}})
+	if s.Writes != 2 || s.SliceWrites != 1 {
+		t.Errorf("%d writes, %d of slices; want 2 and 1", s.Writes, s.SliceWrites)
+	}
+}
+
 func TestThrottled(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	text := `I1 request.go:1] "Waited before sending request" delay="1.0s" reason="client-side throttling, not priority and fairness" verb="GET"` + "\nother\n"
@@ -64,7 +72,8 @@ func TestWeigh(t *testing.T) {
 	slice := resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: strings.Repeat("m", 10_000)}}}}
 	for _, name := range []string{"a", "b"} {
 		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-			resourceapi.QualifiedName("only-" + name): {StringValue: ptr.To("v")}, "type": {StringValue: ptr.To("gpu")}}})
+			resourceapi.QualifiedName("only-" + name): {StringValue: ptr.To("v")}, "type": {StringValue: ptr.To("gpu")},
+		}})
 	}
 	var p Preset
 	for range 2 {
@@ -84,8 +93,10 @@ func TestWeigh(t *testing.T) {
 func TestReports(t *testing.T) {
 	rounds := func(d ...time.Duration) sample.Rounds { return sample.Rounds{d, d} }
 	level := func(prepared int, prepare time.Duration) Level {
-		return Level{Prepared: prepared, Files: rounds(2*ms, 2*ms), Get: rounds(2*ms, 2*ms), Floor: rounds(4*ms, 4*ms),
-			Prepare: rounds(prepare, prepare), Unprepare: rounds(2*ms, 2*ms), DiskPrepare: 24 << 10, DiskUnprepare: 8 << 10}
+		return Level{
+			Prepared: prepared, Files: rounds(2*ms, 2*ms), Get: rounds(2*ms, 2*ms), Floor: rounds(4*ms, 4*ms),
+			Prepare: rounds(prepare, prepare), Unprepare: rounds(2*ms, 2*ms), DiskPrepare: 24 << 10, DiskUnprepare: 8 << 10,
+		}
 	}
 	for name, tc := range map[string]struct {
 		report string

@@ -17,8 +17,8 @@ type Memories struct {
 	Prepared           int
 }
 
-// MeasureMemory starts a plugin several times, each from a copy of the program that is not in the page cache.
-func MeasureMemory(ctx context.Context, m *bed.Machine, program string, claims bed.Claims, rounds int) (Memories, error) {
+// WeighMemory starts a plugin several times, each from a copy of the program that is not in the page cache.
+func WeighMemory(ctx context.Context, m *bed.Machine, program string, claims bed.Claims, rounds int) (Memories, error) {
 	r := Memories{Prepared: len(claims.Filling)}
 	for range rounds {
 		if err := r.once(ctx, m, program, claims); err != nil {

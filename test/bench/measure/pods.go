@@ -45,8 +45,8 @@ type podTimer struct {
 	image  string
 }
 
-// MeasurePods runs n pods of each kind on a cluster on which the driver is installed, one at a time and in turn.
-func MeasurePods(ctx context.Context, client kubernetes.Interface, image string, n int) (p Pods, err error) {
+// TimePods runs n pods of each kind on a cluster on which the driver is installed, one at a time and in turn.
+func TimePods(ctx context.Context, client kubernetes.Interface, image string, n int) (p Pods, err error) {
 	p.Took = map[string]sample.Series{}
 	t := podTimer{client: client, image: image}
 	if err := t.setUp(ctx); err != nil {

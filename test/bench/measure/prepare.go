@@ -66,8 +66,8 @@ type Prepares struct {
 	Files map[string]int64
 }
 
-// MeasurePrepares measures one claim at a time, in turn with the floor, at each level in each round.
-func MeasurePrepares(ctx context.Context, title string, s Subject, o PrepareOptions) (Prepares, error) {
+// TimePrepares measures one claim at a time, in turn with the floor, at each level in each round.
+func TimePrepares(ctx context.Context, title string, s Subject, o PrepareOptions) (Prepares, error) {
 	p := Prepares{Title: title, Levels: make([]Level, len(o.Levels))}
 	f := floor{dir: s.Machine.Scratch(), client: s.Machine.Client, claim: s.Claims.Whole[0]}
 	// The first calls meet cold connections and caches on both sides.

@@ -100,7 +100,7 @@ func (r *run) measure(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
 	group.Go(func() (err error) {
-		idle, err = MeasureIdle(gctx, r.api, m, func(ctx context.Context) error { return atLeast(ctx, 3*time.Minute, done) })
+		idle, err = WatchIdle(gctx, r.api, m, func(ctx context.Context) error { return atLeast(ctx, 3*time.Minute, done) })
 		return err
 	})
 	group.Go(func() error {
@@ -134,8 +134,13 @@ func (r *run) parts(ctx context.Context) error {
 		name string
 		do   func(context.Context) error
 	}{
-		{"memory", r.memory}, {"prepare", r.prepare}, {"metadata", r.metadata}, {"small", r.small},
-		{"callers", r.callers}, {"starts", r.starts}, {"presets", r.presets},
+		{"memory", r.memory},
+		{"prepare", r.prepare},
+		{"metadata", r.metadata},
+		{"small", r.small},
+		{"callers", r.callers},
+		{"starts", r.starts},
+		{"presets", r.presets},
 	} {
 		if !r.Only[part.name] {
 			continue
@@ -210,7 +215,7 @@ func load() string {
 
 func (r *run) prepare(ctx context.Context) error {
 	return r.with(ctx, r.api, nil, func(s Subject) error {
-		p, err := MeasurePrepares(ctx, "Prepare and unprepare", s, PrepareOptions{Levels: []int{0, 64, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
+		p, err := TimePrepares(ctx, "Prepare and unprepare", s, PrepareOptions{Levels: []int{0, 64, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
 		if err != nil {
 			return err
 		}
@@ -221,7 +226,7 @@ func (r *run) prepare(ctx context.Context) error {
 
 func (r *run) metadata(ctx context.Context) error {
 	return r.with(ctx, r.api, []string{"--device-metadata=false"}, func(s Subject) error {
-		p, err := MeasurePrepares(ctx, "The same without metadata files", s, PrepareOptions{Levels: []int{0, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
+		p, err := TimePrepares(ctx, "The same without metadata files", s, PrepareOptions{Levels: []int{0, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
 		if err != nil {
 			return err
 		}
@@ -243,7 +248,7 @@ func (r *run) small(ctx context.Context) error {
 		return errors.Join(err, api.Close())
 	}
 	err = r.with(ctx, api, nil, func(s Subject) error {
-		p, err := MeasurePrepares(ctx, "The same with the small API server of test/kubeapi", s, PrepareOptions{Levels: []int{0, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
+		p, err := TimePrepares(ctx, "The same with the small API server of test/kubeapi", s, PrepareOptions{Levels: []int{0, fillings}, Rounds: r.Rounds, PerRound: r.PerRound})
 		if err != nil {
 			return err
 		}
@@ -255,7 +260,7 @@ func (r *run) small(ctx context.Context) error {
 
 func (r *run) callers(ctx context.Context) error {
 	err := r.with(ctx, r.api, []string{"--kube-api-qps=10000", "--kube-api-burst=10000"}, func(s Subject) error {
-		c, err := MeasureCallers(ctx, s, r.Rounds, r.PerRound)
+		c, err := RateCallers(ctx, s, r.Rounds, r.PerRound)
 		if err != nil {
 			return err
 		}
@@ -266,7 +271,7 @@ func (r *run) callers(ctx context.Context) error {
 		return err
 	}
 	return r.with(ctx, r.api, []string{"--v=3"}, func(s Subject) error {
-		b, err := MeasureBurst(ctx, s, 192, len(s.Claims.Whole), min(r.Rounds, 3))
+		b, err := TimeBurst(ctx, s, 192, len(s.Claims.Whole), min(r.Rounds, 3))
 		if err != nil {
 			return err
 		}
@@ -281,7 +286,7 @@ func (r *run) starts(ctx context.Context) error {
 		return err
 	}
 	defer m.Close()
-	s, err := MeasureStarts(ctx, r.api, m, claims, r.Rounds)
+	s, err := TimeStarts(ctx, r.api, m, claims, r.Rounds)
 	if err != nil {
 		return err
 	}
@@ -314,7 +319,7 @@ func (r *run) memory(ctx context.Context) error {
 		return err
 	}
 	defer m.Close()
-	memories, err := MeasureMemory(ctx, m, r.programs.Plugin, claims, min(r.Rounds, 3))
+	memories, err := WeighMemory(ctx, m, r.programs.Plugin, claims, min(r.Rounds, 3))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpu-dra/driver/test/bench/bed"
 	"github.com/gpu-dra/driver/test/bench/sample"
+	"github.com/gpu-dra/driver/test/kubelet"
 )
 
 // Starts is how long the plugin takes to be of use after its process was started.
@@ -22,8 +23,8 @@ type Starts struct {
 	SliceWrites, Writes int
 }
 
-// MeasureStarts starts the plugin on a machine on which none runs.
-func MeasureStarts(ctx context.Context, api bed.API, m *bed.Machine, claims bed.Claims, rounds int) (Starts, error) {
+// TimeStarts starts the plugin on a machine on which none runs.
+func TimeStarts(ctx context.Context, api bed.API, m *bed.Machine, claims bed.Claims, rounds int) (Starts, error) {
 	s := Starts{Prepared: len(claims.Filling)}
 	for range rounds {
 		if err := s.fresh(ctx, m); err != nil {
@@ -76,7 +77,6 @@ func (s *Starts) restarts(ctx context.Context, api bed.API, m *bed.Machine, clai
 	if err != nil {
 		return err
 	}
-	old := claims.Filling[s.Prepared/2]
 	for i := range 2 * rounds {
 		end, took := p.Stop, &s.Restarted
 		if i%2 == 1 {
@@ -85,17 +85,7 @@ func (s *Starts) restarts(ctx context.Context, api bed.API, m *bed.Machine, clai
 		if err := end(ctx); err != nil {
 			return err
 		}
-		if p, err = m.Start(ctx, bed.Options{User: bed.Starter}); err != nil {
-			return err
-		}
-		if err := p.Registered(ctx); err != nil {
-			return err
-		}
-		if err := m.Prepare(ctx, old); err != nil {
-			return err
-		}
-		*took = append(*took, time.Since(p.Began()))
-		if err := settled(ctx, p); err != nil {
+		if p, err = again(ctx, m, claims.Filling[s.Prepared/2], took); err != nil {
 			return err
 		}
 	}
@@ -103,7 +93,33 @@ func (s *Starts) restarts(ctx context.Context, api bed.API, m *bed.Machine, clai
 	if err != nil {
 		return err
 	}
-	for _, r := range after[len(before):] {
+	s.count(after[len(before):])
+	subject.Plugin = p
+	if err := subject.drain(ctx, s.Prepared); err != nil {
+		return err
+	}
+	return p.Stop(ctx)
+}
+
+// again starts the plugin and notes when it answers for an old claim.
+func again(ctx context.Context, m *bed.Machine, old kubelet.Claim, took *sample.Series) (*bed.Plugin, error) {
+	p, err := m.Start(ctx, bed.Options{User: bed.Starter})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Registered(ctx); err != nil {
+		return nil, err
+	}
+	if err := m.Prepare(ctx, old); err != nil {
+		return nil, err
+	}
+	*took = append(*took, time.Since(p.Began()))
+	return p, settled(ctx, p)
+}
+
+// count adds requests to the writes.
+func (s *Starts) count(requests []bed.Request) {
+	for _, r := range requests {
 		if r.Write() {
 			s.Writes++
 			if r.Resource == "resourceslices" {
@@ -111,11 +127,6 @@ func (s *Starts) restarts(ctx context.Context, api bed.API, m *bed.Machine, clai
 			}
 		}
 	}
-	subject.Plugin = p
-	if err := subject.drain(ctx, s.Prepared); err != nil {
-		return err
-	}
-	return p.Stop(ctx)
 }
 
 // settled waits until a plugin would have written what it wants to: the slices are there and the controller,

@@ -19,7 +19,7 @@ func TestPercentile(t *testing.T) {
 			t.Errorf("percentile %v of %v: %v, want %v", p, s, got, want)
 		}
 	}
-	if got := (sample.Series)(nil).Percentile(50); got != 0 {
+	if got := sample.Series(nil).Percentile(50); got != 0 {
 		t.Errorf("percentile of nothing: %v", got)
 	}
 }

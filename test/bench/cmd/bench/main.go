@@ -87,7 +87,7 @@ func runPods(ctx context.Context, out io.Writer, kubeconfig, image string, n int
 	if err != nil {
 		return fmt.Errorf("-kubeconfig: %w", err)
 	}
-	result, err := measure.MeasurePods(ctx, client, image, n)
+	result, err := measure.TimePods(ctx, client, image, n)
 	if err != nil {
 		return err
 	}
