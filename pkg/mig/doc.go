@@ -16,5 +16,9 @@
 // exist. Where neither slices nor engines hold a profile to its number of instances, a counter
 // of its own does.
 //
+// A partition consumes its memory slices, and only those engines that partitions side by side
+// could use up: what cannot run out excludes nobody, and there are hundreds of partitions on a
+// node. The whole GPU consumes everything.
+//
 // Compute slices are no counter: the placements leave no way to exceed them.
 package mig

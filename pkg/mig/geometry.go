@@ -24,13 +24,17 @@ type Geometry struct {
 	totals   map[string]int64
 	// limited are the profiles that only a counter of their own holds to their number.
 	limited map[int]string
+	// scarce are the engine counters that partitions side by side could use up.
+	scarce map[string]bool
 }
 
 // NewGeometry works out the geometry of a GPU; false where NVML reports nothing to cut it into.
 // Profiles without a name, a placement or a compute slice of their own are passed over, and so
 // are those of compute instances ("1c.2g.10gb"): a partition has all of its GPU instance.
 func NewGeometry(gpu inventory.GPU) (Geometry, bool) {
-	g := Geometry{at: gpu.PCI, labels: map[int]string{}, totals: map[string]int64{}, limited: map[int]string{}}
+	g := Geometry{
+		at: gpu.PCI, labels: map[int]string{}, totals: map[string]int64{}, limited: map[int]string{}, scarce: map[string]bool{},
+	}
 	for _, p := range gpu.MIG.Profiles {
 		if _, twice := g.labels[p.ID]; twice || !usable(p) {
 			continue
@@ -62,6 +66,9 @@ func (g *Geometry) total() {
 			g.totals[name] = max(g.totals[name], amount*int64(min(p.MaxInstances, maxCount)))
 		}
 	}
+	for name, total := range g.totals {
+		g.scarce[name] = g.most(name) > total
+	}
 	for i := range g.units {
 		g.totals[sliceCounter(i)] = 1
 	}
@@ -71,6 +78,24 @@ func (g *Geometry) total() {
 			g.limited[p.ID], g.totals[name] = name, int64(p.MaxInstances)
 		}
 	}
+}
+
+// most is the largest amount of an engine that partitions side by side have together, whatever
+// number of instances NVML allows.
+func (g *Geometry) most(engine string) int64 {
+	best := make([]int64, g.units+1)
+	for end := 1; end <= g.units; end++ {
+		best[end] = best[end-1]
+		for _, p := range g.profiles {
+			amount := engines(p)[engine]
+			for _, at := range p.Placements {
+				if at.Start >= 0 && at.Size > 0 && at.End() == end {
+					best[end] = max(best[end], best[at.Start]+amount)
+				}
+			}
+		}
+	}
+	return best[g.units]
 }
 
 // reach is how many instances of a profile slices and engines allow.
@@ -137,11 +162,18 @@ func (g Geometry) Whole() resourceapi.DeviceCounterConsumption {
 	return resourceapi.DeviceCounterConsumption{CounterSet: CounterSetName(g.at), Counters: counters(g.totals)}
 }
 
-// Consumes is what a partition of this GPU consumes.
+// Consumes is what a partition of this GPU consumes: its memory slices, and of the engines those
+// that could run out.
 func (g Geometry) Consumes(p Partition) resourceapi.DeviceCounterConsumption {
-	return resourceapi.DeviceCounterConsumption{CounterSet: CounterSetName(g.at), Counters: counters(g.amounts(p))}
+	amounts := g.amounts(p)
+	maps.DeleteFunc(amounts, func(name string, _ int64) bool {
+		scarce, engine := g.scarce[name]
+		return engine && !scarce
+	})
+	return resourceapi.DeviceCounterConsumption{CounterSet: CounterSetName(g.at), Counters: counters(amounts)}
 }
 
+// amounts are all that a partition takes.
 func (g Geometry) amounts(p Partition) map[string]int64 {
 	amounts := engines(p.Profile)
 	for i := p.Placement.Start; i < p.Placement.End(); i++ {

@@ -331,3 +331,59 @@ func BenchmarkGeometry(b *testing.B) {
 		}
 	}
 }
+
+// What a partition does not consume could not have run out: whatever is allocated together fits
+// the engines too.
+func TestWhatIsNotConsumedIsPlenty(t *testing.T) {
+	geometries := map[string]mig.Geometry{}
+	for _, preset := range migtest.Presets() {
+		geometries[preset] = geometry(t, first(t, preset))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		g := geometries[rapid.SampledFrom(migtest.Presets()).Draw(t, "preset")]
+		if rapid.Bool().Draw(t, "a board that nobody knows") {
+			made, ok := mig.NewGeometry(inventory.GPU{MIG: inventory.MIG{Profiles: anyProfiles(t)}})
+			if !ok {
+				return
+			}
+			g = made
+		}
+		var taken []mig.Partition
+		for range rapid.IntRange(1, 12).Draw(t, "claims") {
+			p := rapid.SampledFrom(g.Partitions(nil)).Draw(t, "partition")
+			if fits(g, append(slices.Clone(taken), p)...) {
+				if !g.Fits(p, taken) {
+					t.Fatalf("%s fits by its counters beside %v and not by its engines", p.Label, taken)
+				}
+				taken = append(taken, p)
+			}
+		}
+	})
+}
+
+// The counters that decide are few: on most boards the memory slices, and what only some
+// profiles have.
+func TestScarceEngines(t *testing.T) {
+	for preset, want := range map[string][]string{
+		"hgx-h100-8": {"ofa-engines"}, "a30-4": {"jpeg-engines", "ofa-engines"},
+		"rtx-pro-6000-8": {"decoders", "encoders", "jpeg-engines", "ofa-engines"},
+	} {
+		g := geometry(t, first(t, preset))
+		seen := map[string]bool{}
+		for _, p := range g.Partitions(nil) {
+			for name := range g.Consumes(p).Counters {
+				if !strings.HasPrefix(name, "memory-slice-") {
+					seen[name] = true
+				}
+			}
+		}
+		got := []string{}
+		for name := range seen {
+			got = append(got, name)
+		}
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", preset, diff)
+		}
+	}
+}

@@ -22,8 +22,11 @@ const (
 	Node   = "node-1"
 )
 
-// Class is the DeviceClass of whole GPUs.
-const Class = "gpu.nvidia.com"
+// Class is the DeviceClass of whole GPUs, ClassMIG that of partitions.
+const (
+	Class    = "gpu.nvidia.com"
+	ClassMIG = "mig.nvidia.com"
+)
 
 // Scheduler is one node's view of a scheduler that has default settings.
 type Scheduler struct {
@@ -43,10 +46,13 @@ func New(pool []resourceslice.Slice, lists bool) *Scheduler {
 	}
 	return &Scheduler{
 		features: features,
-		classes:  classes{class(Class, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`)},
-		slices:   Objects(pool),
-		cache:    cel.NewCache(100, cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: lists}),
-		taken:    sets.New[structured.DeviceID](),
+		classes: classes{
+			class(Class, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
+			class(ClassMIG, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`),
+		},
+		slices: Objects(pool),
+		cache:  cel.NewCache(100, cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: lists}),
+		taken:  sets.New[structured.DeviceID](),
 	}
 }
 
@@ -120,6 +126,13 @@ func Request(name string, count int64, selectors ...string) resourceapi.DeviceRe
 		DeviceClassName: Class,
 		AllocationMode:  resourceapi.DeviceAllocationModeExactCount, Count: count, Selectors: asSelectors(selectors),
 	}}
+}
+
+// Partition asks for count partitions that match all selectors.
+func Partition(name string, count int64, selectors ...string) resourceapi.DeviceRequest {
+	r := Request(name, count, selectors...)
+	r.Exactly.DeviceClassName = ClassMIG
+	return r
 }
 
 // FirstOf asks for the first alternative that fits; each is made by Request.
