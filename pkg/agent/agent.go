@@ -54,6 +54,7 @@ type Agent struct {
 	config  *config.Config
 	version string
 	client  kubernetes.Interface
+	gate    *sliceGate
 	metrics *metrics.Metrics
 
 	reporter   *report.Reporter
@@ -62,6 +63,7 @@ type Agent struct {
 	locks      *lock.Locker
 	catalog    *catalog.Catalog
 	journal    *journal.Store
+	specs      *cdi.Dir
 	base       *cdi.Base
 	engine     *prepare.Engine
 	calls      *kubeletplugin.Calls
@@ -77,11 +79,12 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	client, err := newClient(c, version)
+	gate := &sliceGate{}
+	client, err := newClient(c, version, gate)
 	if err != nil {
 		return err
 	}
-	a := &Agent{config: c, version: version, client: client, metrics: metrics.New(version)}
+	a := &Agent{config: c, version: version, client: client, gate: gate, metrics: metrics.New(version)}
 	web, health, err := a.listen(ctx)
 	if err != nil {
 		return err
@@ -153,6 +156,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 		return unlessEnded(signal, err)
 	}
 	a.removeStaleSockets(serving)
+	a.removeOrphans(serving)
 	a.firstScan(signal, serving)
 	if signal.Err() != nil {
 		return nil
@@ -277,7 +281,11 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the plugin's sockets in %s and %s: %w", a.config.DataDir(), a.config.KubeletRegistryDir, err)
 	}
-	api := newSliceClient(a.client, helper, a.config.DriverName, a.config.NodeName)
+	api := newSliceClient(a.client, helper, a.config.DriverName, a.config.NodeName, func() {
+		if p := a.publisher.Load(); p != nil {
+			p.Again()
+		}
+	})
 	publisher := kubeletplugin.NewPublisher(api, a.reporter, a.metrics)
 	a.publisher.Store(publisher)
 	a.changed(a.catalog.View())
@@ -323,7 +331,11 @@ func (a *Agent) publish(ctx context.Context) error {
 		}
 		return fmt.Errorf("lease of the publishing instance: %w", err)
 	}
-	defer lease.Release()
+	defer func() {
+		// Before the other instance may write.
+		a.gate.close()
+		lease.Release()
+	}()
 	klog.FromContext(ctx).Info("This instance publishes the node's slices")
 	a.publisher.Load().Run(ctx)
 	return nil

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpu-dra/driver/pkg/config"
@@ -19,7 +20,9 @@ import (
 
 // newClient makes the API client. Its limits are far above client-go's defaults of 5 requests a
 // second: every prepare reads its claim, and a throttled client would make pods wait.
-func newClient(c *config.Config, version string) (kubernetes.Interface, error) {
+//
+// The gate lets slices be written until it is closed.
+func newClient(c *config.Config, version string, gate *sliceGate) (kubernetes.Interface, error) {
 	var rc *rest.Config
 	var err error
 	if c.Kubeconfig != "" {
@@ -31,6 +34,7 @@ func newClient(c *config.Config, version string) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("API client: %w (outside a pod, give --kubeconfig)", err)
 	}
 	rc.QPS, rc.Burst = c.APIQPS, c.APIBurst
+	rc.Wrap(gate.wrap)
 	rc.UserAgent = "gpu-kubelet-plugin/" + version
 	rc.ContentType = "application/vnd.kubernetes.protobuf"
 	rc.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -41,25 +45,64 @@ func newClient(c *config.Config, version string) (kubernetes.Interface, error) {
 	return client, nil
 }
 
+// errNotSynced is what the library does not say: its first publication waits for ever until the
+// node's slices could be listed.
+var errNotSynced = errors.New("ResourceSlices cannot be listed and watched: see that the API server can be reached " +
+	"and that the service account may do so")
+
+// publishLimit bounds one hand-over to the library; its first takes about a second.
+const publishLimit = 10 * time.Second
+
+// helper is what the slice client uses of the library's Helper.
+type helper interface {
+	PublishResources(ctx context.Context, resources resourceslice.DriverResources) error
+}
+
 // sliceClient is the publisher's view of the API server.
 type sliceClient struct {
 	client   kubernetes.Interface
-	helper   *draplugin.Helper
+	helper   helper
 	selector string
+	// turn is held while the library has a publication in hand.
+	turn chan struct{}
+	// late is called when a publication that nobody waits for any longer has ended.
+	late func()
 }
 
-func newSliceClient(client kubernetes.Interface, helper *draplugin.Helper, driver, node string) *sliceClient {
-	return &sliceClient{client: client, helper: helper, selector: fields.AndSelectors(
+func newSliceClient(client kubernetes.Interface, helper helper, driver, node string, late func()) *sliceClient {
+	return &sliceClient{client: client, helper: helper, turn: make(chan struct{}, 1), late: late, selector: fields.AndSelectors(
 		fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver),
 		fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, node)).String()}
 }
 
-// Publish implements kubeletplugin.Slices.
+// Publish implements kubeletplugin.Slices. The library ignores the context and may block until
+// the API server can be reached, or until it is stopped; this does not.
 func (s *sliceClient) Publish(ctx context.Context, desired resourceslice.DriverResources) error {
-	if err := s.helper.PublishResources(ctx, desired); err != nil {
-		return fmt.Errorf("publish ResourceSlices: %w", err)
+	ctx, cancel := context.WithTimeoutCause(ctx, publishLimit, errNotSynced)
+	defer cancel()
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return nil
+	done := make(chan error, 1)
+	go func() {
+		err := s.helper.PublishResources(ctx, desired)
+		<-s.turn
+		done <- err
+		if ctx.Err() != nil {
+			s.late()
+		}
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("publish ResourceSlices: %w", err)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // List implements kubeletplugin.Slices.

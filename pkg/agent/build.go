@@ -78,6 +78,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 	if err != nil {
 		return fmt.Errorf("--cdi-dir: %w", err)
 	}
+	a.specs = dir
 	a.journal, err = journal.Open(a.stateDir(claimsDir))
 	if err != nil {
 		return fmt.Errorf("directory of claim records: %w", err)

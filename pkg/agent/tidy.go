@@ -38,6 +38,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	if a.journal.Count() > 0 {
 		return
 	}
+	a.removeOrphans(ctx)
 	var errs []error
 	// Nobody else is here, so every socket of ours is of a killed instance, however young.
 	for _, path := range a.sockets() {

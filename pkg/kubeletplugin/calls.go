@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // The kubelet's call after it has looked at a plugin: only then is the plugin registered. The
@@ -18,10 +19,12 @@ const (
 	unprepareMethod = ".DRAPlugin/NodeUnprepareResources"
 )
 
-// Calls watches the gRPC calls of the kubelet: which claim calls are in flight, so that a
-// shutdown can wait for them, and when the kubelet has registered the plugin.
+// Calls stands before the gRPC calls of the kubelet: it lets one call at a time work on a claim,
+// knows which are in flight, so that a shutdown can wait for them, and notices when the kubelet
+// has registered the plugin.
 type Calls struct {
 	registered func()
+	turns      turns
 
 	mu       sync.Mutex
 	inFlight int
@@ -38,6 +41,11 @@ func (c *Calls) Intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	if isClaimMethod(info.FullMethod) {
 		c.begin()
 		defer c.end()
+		giveBack, err := c.turns.take(ctx, claimUIDs(req))
+		if err != nil {
+			return nil, status.FromContextError(err).Err()
+		}
+		defer giveBack()
 	}
 	response, err := next(ctx, req)
 	if info.FullMethod == notifyMethod && err == nil && accepted(req) {

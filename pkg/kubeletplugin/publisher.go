@@ -112,11 +112,20 @@ func (p *Publisher) Again() {
 // Refused records what the library's controller reports from the background. It does not publish
 // again: the controller repeats what can succeed, ever more slowly, and each publication from
 // here would be tried at once, so that a refusal would become a storm of writes.
+//
+// A refusal of what an instance published before it handed over is not told: the library's
+// controller lives on until the process ends.
 func (p *Publisher) Refused(ctx context.Context, err error) {
 	p.mu.Lock()
-	p.accepted = false
-	p.problem = err
+	leading := p.leading
+	if leading {
+		p.accepted = false
+		p.problem = err
+	}
 	p.mu.Unlock()
+	if !leading {
+		return
+	}
 	p.reporter.SlicesRefused(ctx, err)
 }
 

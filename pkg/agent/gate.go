@@ -1,0 +1,32 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// errHandedOver ends a write of slices by an instance that has handed over.
+var errHandedOver = errors.New("this instance has handed publishing over to another")
+
+// sliceGate keeps an instance that has handed over from writing slices. The library's controller
+// can only be stopped together with the sockets, which serve on until the calls in flight have
+// ended, and it would put the old slices back when it sees those of the new instance.
+type sliceGate struct{ closed atomic.Bool }
+
+func (g *sliceGate) close() { g.closed.Store(true) }
+
+func (g *sliceGate) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		if g.closed.Load() && req.Method != http.MethodGet && strings.Contains(req.URL.Path, "/resourceslices") {
+			return nil, errHandedOver
+		}
+		return next.RoundTrip(req)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }

@@ -1,0 +1,106 @@
+package kubeletplugin
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+func TestClaimUIDs(t *testing.T) {
+	tests := map[string]struct {
+		req  any
+		want []string
+	}{
+		"v1 prepare":        {&drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "b"}, {Uid: "a"}}}, []string{"b", "a"}},
+		"v1 unprepare":      {&drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "a"}}}, []string{"a"}},
+		"v1beta1 prepare":   {&drapbv1beta1.NodePrepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "a"}}}, []string{"a"}},
+		"v1beta1 unprepare": {&drapbv1beta1.NodeUnprepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "a"}}}, []string{"a"}},
+		"no claims":         {&drapb.NodePrepareResourcesRequest{}, nil},
+		"another message":   {&registerapi.InfoRequest{}, nil},
+		"no message":        {"text", nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, claimUIDs(tc.req)); diff != "" {
+				t.Errorf("UIDs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestOneCallAtATimeForAClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := NewCalls(func() {})
+		begin := time.Now()
+		var mu sync.Mutex
+		ended := map[string]time.Duration{}
+		call := func(name string, uids ...string) {
+			req := &drapb.NodePrepareResourcesRequest{}
+			for _, uid := range uids {
+				req.Claims = append(req.Claims, &drapb.Claim{Uid: uid})
+			}
+			_, err := calls.Intercept(t.Context(), req, &grpc.UnaryServerInfo{FullMethod: prepareCall},
+				func(context.Context, any) (any, error) {
+					time.Sleep(time.Second)
+					mu.Lock()
+					defer mu.Unlock()
+					ended[name] = time.Since(begin)
+					return nil, nil
+				})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		go call("first", "a", "b")
+		synctest.Wait()
+		go call("other claim", "c")
+		synctest.Wait()
+		go call("same claim, twice", "b", "b", "a")
+		synctest.Wait()
+		if err := calls.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]time.Duration{"first": time.Second, "other claim": time.Second, "same claim, twice": 2 * time.Second}
+		if diff := cmp.Diff(want, ended); diff != "" {
+			t.Errorf("calls ended (-want +got):\n%s", diff)
+		}
+		if len(calls.turns.taken) != 0 {
+			t.Errorf("turns that nobody has are kept: %v", calls.turns.taken)
+		}
+	})
+}
+
+func TestACallThatGivesUpWaitingLetsOthersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all turns
+		first, err := all.take(t.Context(), []string{"b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := all.take(short, []string{"a", "b", "c"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("took a turn that another has: %v", err)
+		}
+		for _, uid := range []string{"a", "c"} {
+			back, err := all.take(t.Context(), []string{uid})
+			if err != nil {
+				t.Fatal(err)
+			}
+			back()
+		}
+		first()
+		if len(all.taken) != 0 {
+			t.Errorf("turns that nobody has are kept: %v", all.taken)
+		}
+	})
+}
