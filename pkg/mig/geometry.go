@@ -84,13 +84,16 @@ func (g *Geometry) total() {
 // number of instances NVML allows.
 func (g *Geometry) most(engine string) int64 {
 	best := make([]int64, g.units+1)
+	amounts := make([]int64, len(g.profiles))
+	for i, p := range g.profiles {
+		amounts[i] = engines(p)[engine]
+	}
 	for end := 1; end <= g.units; end++ {
 		best[end] = best[end-1]
-		for _, p := range g.profiles {
-			amount := engines(p)[engine]
+		for i, p := range g.profiles {
 			for _, at := range p.Placements {
 				if at.Start >= 0 && at.Size > 0 && at.End() == end {
-					best[end] = max(best[end], best[at.Start]+amount)
+					best[end] = max(best[end], best[at.Start]+amounts[i])
 				}
 			}
 		}

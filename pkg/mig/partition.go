@@ -100,6 +100,9 @@ func (g Geometry) PartitionOf(instance inventory.MIGInstance) Partition {
 
 // Fits tells whether the GPU has enough of everything for a partition beside others.
 func (g Geometry) Fits(p Partition, beside []Partition) bool {
+	if len(beside) == 0 {
+		return true
+	}
 	left := maps.Clone(g.totals)
 	for _, other := range append([]Partition{p}, beside...) {
 		for name, amount := range g.amounts(other) {
