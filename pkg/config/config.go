@@ -6,8 +6,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -172,12 +174,24 @@ func (f *faults) add(flag string, value any, allowed string) {
 	*f = append(*f, fmt.Errorf("--%s: %v is not allowed: %s", flag, value, allowed))
 }
 
+// podUID keeps the name of the socket, of which the UID is a part, in its directory.
+var podUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
+
+// validDriverName tells whether the name can be both what Kubernetes takes for a driver and
+// what CDI takes for a vendor: of all DNS names CDI refuses those that begin with a digit.
+func validDriverName(name string) bool {
+	return len(validation.IsDNS1123Subdomain(name)) == 0 && len(name) <= 63 && !(name[0] >= '0' && name[0] <= '9')
+}
+
 func (c *Config) checkNames(f *faults) {
 	if problems := validation.IsDNS1123Subdomain(c.NodeName); len(problems) > 0 {
 		f.add("node-name", c.NodeName, "give the node's name, by the downward API spec.nodeName")
 	}
-	if problems := validation.IsDNS1123Subdomain(c.DriverName); len(problems) > 0 || len(c.DriverName) > 63 {
-		f.add("driver-name", c.DriverName, "use a DNS name of at most 63 characters in lower case")
+	if !validDriverName(c.DriverName) {
+		f.add("driver-name", c.DriverName, "use a DNS name of at most 63 characters in lower case that starts with a letter")
+	}
+	if c.PodUID != "" && !podUID.MatchString(c.PodUID) {
+		f.add("pod-uid", c.PodUID, "use at most 63 letters, digits and '-', by the downward API metadata.uid, or nothing")
 	}
 	vocabularies := []string{string(device.VocabularyFull), string(device.VocabularyMinimal)}
 	if !slices.Contains(vocabularies, c.SliceVocabulary) {
@@ -207,8 +221,9 @@ func (c *Config) checkPaths(f *faults) {
 }
 
 func (c *Config) checkLimits(f *faults) {
-	if c.APIQPS <= 0 || c.APIBurst <= 0 {
-		f.add("kube-api-qps", fmt.Sprintf("%v with a burst of %d", c.APIQPS, c.APIBurst), "both must be over 0")
+	// Written so that NaN, which compares with nothing, is refused too.
+	if finite := c.APIQPS > 0 && c.APIQPS <= math.MaxFloat32; !finite || c.APIBurst <= 0 {
+		f.add("kube-api-qps", fmt.Sprintf("%v with a burst of %d", c.APIQPS, c.APIBurst), "both must be finite numbers over 0")
 	}
 	if c.RescanInterval < time.Second {
 		f.add("rescan-interval", c.RescanInterval, "at least 1s")

@@ -1,13 +1,20 @@
 package config
 
 import (
+	"encoding/json"
+	"math"
+	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"pgregory.net/rapid"
+	"tags.cncf.io/container-device-interface/pkg/parser"
 )
 
 func valid() *Config {
@@ -33,6 +40,9 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 	}{
 		"node name":         {func(c *Config) { c.NodeName = "Node_0" }, []string{"--node-name", `"Node_0"`, "spec.nodeName"}},
 		"driver name":       {func(c *Config) { c.DriverName = "GPU" }, []string{"--driver-name", `"GPU"`, "lower case"}},
+		"CDI vendor":        {func(c *Config) { c.DriverName = "1gpu.example.com" }, []string{"--driver-name", `"1gpu.example.com"`, "starts with a letter"}},
+		"pod UID":           {func(c *Config) { c.PodUID = "../../x" }, []string{"--pod-uid", `"../../x"`, "letters, digits and '-'", "metadata.uid"}},
+		"long pod UID":      {func(c *Config) { c.PodUID = strings.Repeat("0", 64) }, []string{"--pod-uid", "63"}},
 		"long driver name":  {func(c *Config) { c.DriverName = strings.Repeat("a", 64) }, []string{"--driver-name", "63"}},
 		"relative path":     {func(c *Config) { c.CDIDir = "cdi" }, []string{"--cdi-dir", `"cdi"`, "absolute"}},
 		"relative mount":    {func(c *Config) { c.DriverRoot.Container = "x" }, []string{"--driver-root-mount", "absolute"}},
@@ -41,6 +51,8 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 		"http address":      {func(c *Config) { c.HTTPAddress = "8080" }, []string{"--http-address", `"8080"`, "host:port"}},
 		"health address":    {func(c *Config) { c.HealthAddress = "x" }, []string{"--grpc-health-address", `"x"`}},
 		"qps":               {func(c *Config) { c.APIQPS = 0 }, []string{"--kube-api-qps", "over 0"}},
+		"qps not a number":  {func(c *Config) { c.APIQPS = float32(math.NaN()) }, []string{"--kube-api-qps", "NaN", "finite"}},
+		"endless qps":       {func(c *Config) { c.APIQPS = float32(math.Inf(1)) }, []string{"--kube-api-qps", "+Inf", "finite"}},
 		"burst":             {func(c *Config) { c.APIBurst = -1 }, []string{"--kube-api-qps", "burst of -1"}},
 		"rescan":            {func(c *Config) { c.RescanInterval = time.Millisecond }, []string{"--rescan-interval", "1ms", "1s"}},
 		"holder wait":       {func(c *Config) { c.HolderWait = time.Minute }, []string{"--holder-wait", "1m0s", "45s"}},
@@ -65,6 +77,55 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDriverNamesAreCDIVendors(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-c0-1.A_-]{0,8}`).Draw(t, "name")
+		isDNS, isVendor := len(validation.IsDNS1123Subdomain(name)) == 0, parser.ValidateVendorName(name) == nil
+		if validDriverName(name) != (isDNS && isVendor) {
+			t.Fatalf("%q: a DNS name: %t, a CDI vendor: %t, taken: %t", name, isDNS, isVendor, validDriverName(name))
+		}
+	})
+}
+
+// What the chart takes for driverName the plugin must take, or it installs what cannot start;
+// and the other way round, or a good name cannot be installed.
+func TestTheChartTakesTheSameDriverNames(t *testing.T) {
+	raw, err := os.ReadFile("../../deployments/helm/gpu-dra-driver/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Properties struct {
+			DriverName struct {
+				Pattern   string
+				MaxLength int
+			}
+		}
+	}
+	if err := json.Unmarshal(raw, &schema); err != nil {
+		t.Fatal(err)
+	}
+	chart := schema.Properties.DriverName
+	pattern, err := regexp.Compile(chart.Pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(name string) (plugin, chartTakes bool) {
+		return validDriverName(name), pattern.MatchString(name) && len(name) <= chart.MaxLength
+	}
+	for _, name := range []string{"", "1gpu.example.com", "gpu.1.com", "a", "a.", "-a", strings.Repeat("a", 63), strings.Repeat("a", 64), "gpu.nvidia.com"} {
+		if plugin, chartTakes := same(name); plugin != chartTakes {
+			t.Errorf("%q: the plugin takes it: %t, the chart: %t", name, plugin, chartTakes)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-c0-1.A_-]{0,8}`).Draw(t, "name")
+		if plugin, chartTakes := same(name); plugin != chartTakes {
+			t.Fatalf("%q: the plugin takes it: %t, the chart: %t", name, plugin, chartTakes)
+		}
+	})
 }
 
 func TestValidateReportsAllFaultsInAStableOrder(t *testing.T) {

@@ -37,6 +37,18 @@ const overflow = "overflow"
 // noRoom tells whether a file could not be made for want of inodes or space.
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
+// openError says what to do about a lock file that cannot be opened.
+func openError(err error) error {
+	hint := ""
+	switch {
+	case noRoom(err):
+		hint = " (free space or inodes on its file system)"
+	case errors.Is(err, unix.EROFS):
+		hint = " (its file system is read-only: mount it writable or check the disk)"
+	}
+	return fmt.Errorf("open lock file: %w%s", err, hint)
+}
+
 // lockFile waits for the flock, and tells whether its file is to be removed with the lock. The
 // caller has its turn within the process.
 //
@@ -90,10 +102,7 @@ func tryLockFile(path, holder string) (*os.File, error) {
 func openAndLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		if noRoom(err) {
-			return nil, fmt.Errorf("open lock file: %w (free space or inodes on its file system)", err)
-		}
-		return nil, fmt.Errorf("open lock file: %w", err)
+		return nil, openError(err)
 	}
 	fail := func(err error) (*os.File, error) { return nil, errors.Join(err, f.Close()) }
 	if err := flock(f); err != nil {

@@ -514,3 +514,22 @@ func TestAFullFileSystemDoesNotStopTransientLocks(t *testing.T) {
 		t.Errorf("the shared file is gone after its use: %v", err)
 	}
 }
+
+func TestAReadOnlyFileSystemIsSaid(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatalf("mount a tmpfs (the test needs root): %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	l := locker(t, filepath.Join(dir, "locks"), Options{})
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, lockErr := l.Lock(t.Context(), Key{Name: "gpu"})
+	_, joinErr := Join(t.Context(), filepath.Join(dir, "present"))
+	for name, err := range map[string]error{"Lock": lockErr, "Join": joinErr} {
+		if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "mount it writable") {
+			t.Errorf("%s: %v, want EROFS and what to do", name, err)
+		}
+	}
+}

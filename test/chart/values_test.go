@@ -23,6 +23,7 @@ func TestValuesAreRefused(t *testing.T) {
 		"a path's slash at the end": {"nvidiaDriverRoot=/run/nvidia/", "/nvidiaDriverRoot"},
 		"no port":                   {"kubeletPlugin.metrics.gpuHttpEndpoint=", "/kubeletPlugin/metrics/gpuHttpEndpoint"},
 		"driver name in capitals":   {"driverName=GPU.nvidia.com", "/driverName"},
+		"driver name with a digit":  {"driverName=1gpu.example.com", "/driverName"},
 		"plugins path too long":     {"kubeletPlugin.kubeletPluginsDirectoryPath=/" + strings.Repeat("p", 60), "got 61, want 60"},
 		"registry path too long":    {"kubeletPlugin.kubeletRegistrarDirectoryPath=/" + strings.Repeat("p", 71), "got 72, want 71"},
 		"socket path too long":      {"driverName=" + strings.Repeat("d", 37), "would have a path of 108 bytes"},
