@@ -74,6 +74,12 @@ func (a *assembly) unusable(b Board) string {
 	switch {
 	case b.VGPUHost.Err == nil && b.VGPUHost.Value:
 		return "lent to virtual machines as vGPUs: not handed out"
+	// Only a board that does not have the mode can do without an answer: handed out whole, one
+	// that is shared with virtual machines or cut into partitions would be somebody else's too.
+	case unlessNotSupported(b.VGPUHost.Err) != nil:
+		return fmt.Sprintf("its virtualization mode cannot be read: %v", b.VGPUHost.Err)
+	case unlessNotSupported(b.MIG.Err) != nil:
+		return fmt.Sprintf("its MIG mode cannot be read: %v", b.MIG.Err)
 	case b.UUID.Err != nil:
 		return fmt.Sprintf("NVML gives no UUID: %v", b.UUID.Err)
 	case b.UUID.Value == "":
@@ -116,7 +122,6 @@ func (a *assembly) gpu(b Board) GPU {
 		NVLink:         a.nvlink(b),
 		Fabric:         a.fabric(at, b.Fabric),
 	}
-	take(a, at, "virtualizationMode", b.VGPUHost)
 	if f, ok := a.functions[at]; ok {
 		g.NUMANode = pointer(a, at, "numaNode", f.NUMANode)
 		g.PCIeRoot = take(a, at, "pcieRoot", f.PCIeRoot)

@@ -130,18 +130,19 @@ func TestAFabricThatCannotBeReadIsNotHealthy(t *testing.T) {
 
 // harmed draws a node on which each board is well or ill in some way, and tells how many are well.
 func harmed(t *rapid.T) (*edges, map[pci.Address]bool) {
+	broken := errors.New("x")
 	n := rapid.IntRange(0, 10).Draw(t, "GPUs")
 	e, well := node(n), map[pci.Address]bool{}
 	e.reading.Refused = map[pci.Address]error{}
 	for i := range n {
 		b, f := &e.reading.Boards[i], &e.functions[i]
-		switch rapid.IntRange(0, 9).Draw(t, "illness") {
+		switch rapid.IntRange(0, 11).Draw(t, "illness") {
 		case 0:
 			b.Err = inventory.ErrLost
 		case 1:
 			b.UUID = inventory.Unknown[string](inventory.ErrHung)
 		case 2:
-			b.Minor = inventory.Unknown[int](errors.New("x"))
+			b.Minor = inventory.Unknown[int](broken)
 		case 3:
 			*b = inventory.Board{Index: i, Err: inventory.ErrLost, PCI: inventory.Unknown[pci.Address](inventory.ErrLost)}
 			e.reading.Refused[bus(i)] = inventory.ErrLost
@@ -149,10 +150,14 @@ func harmed(t *rapid.T) (*edges, map[pci.Address]bool) {
 			b.VGPUHost = inventory.Known(true)
 		case 5:
 			f.Driver = "vfio-pci"
-			*b = inventory.Board{Index: i, PCI: inventory.Unknown[pci.Address](errors.New("x"))}
+			*b = inventory.Board{Index: i, PCI: inventory.Unknown[pci.Address](broken)}
 		case 6:
-			b.Serial = inventory.Unknown[string](errors.New("x"))
+			b.Serial = inventory.Unknown[string](broken)
 			well[bus(i)] = true
+		case 7:
+			b.VGPUHost = inventory.Unknown[bool](broken)
+		case 8:
+			b.MIG = inventory.Unknown[inventory.MIG](broken)
 		default:
 			well[bus(i)] = true
 		}
@@ -235,7 +240,7 @@ func TestEachMissingFactIsOneProblem(t *testing.T) {
 			b, f := &e.reading.Boards[i], &e.functions[i]
 			b.ProductName.Err, b.Brand.Err, b.Architecture.Err = miss("product"), miss("brand"), miss("architecture")
 			b.Serial.Err, b.AddressingMode.Err, b.ComputeCapability.Err = miss("serial"), miss("addressing"), miss("capability")
-			b.MemoryBytes.Err, b.ECCEnabled.Err, b.MIG.Err = miss("memory"), miss("ECC"), miss("MIG")
+			b.MemoryBytes.Err, b.ECCEnabled.Err = miss("memory"), miss("ECC")
 			b.Links.Err, b.Peers.Err, b.Fabric.Err = miss("links"), miss("peers"), miss("fabric")
 			f.NUMANode.Err, f.PCIeRoot.Err = miss("NUMA"), miss("root")
 		}

@@ -1,10 +1,8 @@
 package inventory
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/gpu-dra/driver/pkg/pci"
 )
@@ -46,7 +44,7 @@ type Change struct {
 	PCI  pci.Address
 	Kind ChangeKind
 	// Detail says, for people, what changed: the reason of a failure, the names of fields
-	// with their values before and after.
+	// with their values before and after. It has at most 200 bytes.
 	Detail string
 }
 
@@ -75,6 +73,9 @@ func Diff(before, after Snapshot) []Change {
 			changes = append(changes, Change{PCI: at, Kind: Left, Detail: g.UUID})
 		}
 	}
+	for i := range changes {
+		changes[i].Detail = cut(changes[i].Detail, maxDetail)
+	}
 	slices.SortFunc(changes, func(a, b Change) int { return a.PCI.Compare(b.PCI) })
 	return changes
 }
@@ -93,29 +94,4 @@ func (s Snapshot) reasons() map[pci.Address]string {
 		m[u.PCI] = u.Reason
 	}
 	return m
-}
-
-// differences lists the fields of two values of one GPU that differ, in the order of the type.
-func differences(before, after GPU) string {
-	before.Index, after.Index = 0, 0
-	b, a := reflect.ValueOf(before), reflect.ValueOf(after)
-	var texts []string
-	for i := range b.NumField() {
-		x, y := b.Field(i).Interface(), a.Field(i).Interface()
-		if !reflect.DeepEqual(x, y) {
-			texts = append(texts, fmt.Sprintf("%s: %s -> %s", b.Type().Field(i).Name, show(x), show(y)))
-		}
-	}
-	return strings.Join(texts, ", ")
-}
-
-func show(value any) string {
-	v := reflect.ValueOf(value)
-	if v.Kind() == reflect.Pointer {
-		if v.IsNil() {
-			return "none"
-		}
-		v = v.Elem()
-	}
-	return fmt.Sprintf("%+v", v.Interface())
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -84,12 +87,92 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// What changed is told in a few words, however much a GPU has of it.
+func TestDetailOfAChange(t *testing.T) {
+	profile := func(name string) inventory.MIGProfile { return inventory.MIGProfile{Name: name} }
+	instance := func(start int, ours bool) inventory.MIGInstance {
+		return inventory.MIGInstance{Placement: inventory.MIGPlacement{Start: start, Size: 1}, Ours: ours}
+	}
+	long := strings.Repeat("ä", 300)
+	for name, c := range map[string]struct {
+		before, after func(*inventory.GPU)
+		want          string
+	}{
+		"a peer is gone": {
+			after: func(g *inventory.GPU) { g.NVLink.Peers = g.NVLink.Peers[1:] },
+			want:  "NVLink.Peers: 7 -> 6 (-0000:11:00.0)",
+		},
+		"all peers are gone": {
+			after: func(g *inventory.GPU) { g.NVLink.Peers, g.NVLink.PeersKnown = nil, false },
+			want:  "NVLink.Peers: 7 -> 0 (-0000:11:00.0 -0000:12:00.0 -0000:13:00.0 and 4 more), NVLink.PeersKnown: true -> false",
+		},
+		"a link went down": {
+			before: func(g *inventory.GPU) { g.NVLink.Links = slices.Repeat(g.NVLink.Links, 18) },
+			after: func(g *inventory.GPU) {
+				g.NVLink.Links = slices.Repeat(g.NVLink.Links, 18)
+				g.NVLink.Links[3] = inventory.Link{}
+			},
+			want: "NVLink.Links: 18 -> 17 (-3)",
+		},
+		"a link is slower": {
+			after: func(g *inventory.GPU) { g.NVLink.Links = []inventory.Link{{Active: true, BandwidthMBps: 1}} },
+			want:  "NVLink.Links: 1 -> 1 (in their values)",
+		},
+		"fabric": {
+			after: func(g *inventory.GPU) { g.Fabric.Healthy, g.Fabric.Reason = false, "route unhealthy" },
+			want:  "Fabric.Healthy: true -> false, Fabric.Reason:  -> route unhealthy",
+		},
+		"MIG": {
+			before: func(g *inventory.GPU) {
+				g.MIG.Instances = []inventory.MIGInstance{instance(0, true), instance(1, true)}
+			},
+			after: func(g *inventory.GPU) {
+				g.MIG.Enabled, g.MIG.Profiles = true, []inventory.MIGProfile{profile("1g.10gb"), profile("7g.80gb")}
+				g.MIG.Instances = []inventory.MIGInstance{instance(1, false), instance(4, true)}
+			},
+			want: "MIG.Enabled: false -> true, MIG.Profiles: 0 -> 2 (+1g.10gb +7g.80gb), MIG.Instances: 2 -> 2 (-0:1 +4:1)",
+		},
+		"long values": {
+			after: func(g *inventory.GPU) { g.Serial, g.Brand, g.PCIeRoot = long, long, "pci0000:20" },
+			want:  "Brand: Nvidia -> " + long[:56] + "…, Serial: 165000 -> " + long[:56] + "…, PCIeRoot: pci0000:10 -> pci0000:20",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := node(8).scan(t), node(8).scan(t)
+			if c.before != nil {
+				c.before(&a.GPUs[0])
+			}
+			c.after(&b.GPUs[0])
+			want := []inventory.Change{{PCI: bus(0), Kind: inventory.Changed, Detail: c.want}}
+			if diff := cmp.Diff(want, inventory.Diff(a, b)); diff != "" {
+				t.Errorf("changes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A detail of any length is cut between characters.
+func TestALongDetailIsCut(t *testing.T) {
+	before, after := node(1).scan(t), node(1)
+	after.reading.Boards[0].Err = errors.New(strings.Repeat("ä", 300))
+	changes := inventory.Diff(before, after.scan(t))
+	if len(changes) != 1 || len(changes[0].Detail) > 200 || len(changes[0].Detail) < 190 ||
+		!utf8.ValidString(changes[0].Detail) || !strings.HasSuffix(changes[0].Detail, "ä…") {
+		t.Errorf("changes are %+v", changes)
+	}
+}
+
 func TestDiffSeesWhatSameSees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		one, _ := harmed(t)
 		two, _ := harmed(t)
 		a, b := scanIn(t, one), scanIn(t, two)
 		changes := inventory.Diff(a, b)
+		for _, c := range changes {
+			if c.Detail == "" || len(c.Detail) > 200 {
+				t.Fatalf("the detail of %s %s has %d bytes: %q", c.PCI, c.Kind, len(c.Detail), c.Detail)
+			}
+		}
 		same := a.Same(b)
 		if same && len(changes) != 0 {
 			t.Fatalf("equal snapshots differ: %+v", changes)

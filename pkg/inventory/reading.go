@@ -15,6 +15,9 @@ var (
 	ErrLost = errors.New("GPU is lost")
 	// ErrHung: a call into the driver did not come back within its bound.
 	ErrHung = errors.New("call into the driver hangs")
+	// ErrTransient: the driver works, and answered a question about the node as a whole with an
+	// error that may be gone the next time. It says nothing about the GPUs.
+	ErrTransient = errors.New("the driver failed to answer")
 	// ErrRestart: this process can never talk to the driver that is installed now; a fresh
 	// process can.
 	ErrRestart = errors.New("the process has to be started anew")
@@ -27,7 +30,8 @@ type (
 		// Read reads everything that a snapshot needs, in one go. It asks about each address
 		// of onBus that the enumeration does not yield and puts the answer into
 		// Reading.Refused. An error means that the driver does not answer at all; it says
-		// what was looked for and where, and wraps ErrHung or ErrRestart where they apply.
+		// what was looked for and where, and wraps ErrHung, ErrTransient or ErrRestart where they
+		// apply.
 		Read(ctx context.Context, onBus []pci.Address) (Reading, error)
 	}
 	// Bus reads what the kernel knows.
@@ -57,7 +61,7 @@ type Reading struct {
 	CUDA          Fact[Version]
 	// Boards has one entry for each handle of the enumeration, in its order.
 	Boards []Board
-	// Refused has NVML's answer for GPUs of the bus that have no entry in Boards.
+	// Refused has NVML's answer for GPUs of the bus that no entry in Boards has the address of.
 	Refused map[pci.Address]error
 }
 

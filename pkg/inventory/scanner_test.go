@@ -208,6 +208,43 @@ func TestTwoBoardsAtOneAddress(t *testing.T) {
 	}
 }
 
+// A board whose sharing cannot be read may be in use by others; one that has no such mode is free.
+func TestAModeThatCannotBeReadKeepsTheGPUBack(t *testing.T) {
+	broken := errors.New("nvmlCall: Unknown Error (code 999)")
+	for name, c := range map[string]struct {
+		harm func(b *inventory.Board)
+		want []inventory.Unusable
+	}{
+		"virtualization mode": {
+			func(b *inventory.Board) { b.VGPUHost = inventory.Unknown[bool](broken) },
+			[]inventory.Unusable{{PCI: bus(0), Reason: "its virtualization mode cannot be read: nvmlCall: Unknown Error (code 999)"}},
+		},
+		"MIG mode": {
+			func(b *inventory.Board) { b.MIG = inventory.Unknown[inventory.MIG](broken) },
+			[]inventory.Unusable{{PCI: bus(0), Reason: "its MIG mode cannot be read: nvmlCall: Unknown Error (code 999)"}},
+		},
+		"neither is supported": {
+			func(b *inventory.Board) {
+				b.VGPUHost = inventory.Unknown[bool](fmt.Errorf("nvmlCall: %w", inventory.ErrNotSupported))
+				b.MIG = inventory.Unknown[inventory.MIG](fmt.Errorf("nvmlCall: %w", inventory.ErrNotSupported))
+			},
+			nil,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := node(1)
+			c.harm(&e.reading.Boards[0])
+			got := e.scan(t)
+			if diff := cmp.Diff(c.want, got.Unusable); diff != "" {
+				t.Errorf("unusable (-want +got):\n%s", diff)
+			}
+			if len(got.GPUs) != 1-len(c.want) || len(got.Problems) != 0 {
+				t.Errorf("%d GPUs, problems %+v", len(got.GPUs), got.Problems)
+			}
+		})
+	}
+}
+
 // Attributes: an error is one problem, "not supported" is none, and the GPU stays.
 func TestAnUnreadableAttributeIsAProblem(t *testing.T) {
 	broken := errors.New("Unknown Error")
@@ -232,10 +269,6 @@ func TestAnUnreadableAttributeIsAProblem(t *testing.T) {
 		"eccEnabled": func(b *inventory.Board, _ *inventory.Function, err error) {
 			b.ECCEnabled = inventory.Unknown[bool](err)
 		},
-		"migMode": func(b *inventory.Board, _ *inventory.Function, err error) {
-			b.MIG = inventory.Unknown[inventory.MIG](err)
-		},
-		"virtualizationMode": func(b *inventory.Board, _ *inventory.Function, err error) { b.VGPUHost = inventory.Unknown[bool](err) },
 		"nvlinkLinks": func(b *inventory.Board, _ *inventory.Function, err error) {
 			b.Links = inventory.Unknown[[]inventory.LinkReading](err)
 		},

@@ -26,7 +26,8 @@ type Driver struct {
 	// Missing says, for people, what stands in the way when Present is false: what was looked
 	// for and where, and whether the PCI bus shows GPUs.
 	Missing string
-	// Err is the cause of Missing. errors.Is tells ErrHung and ErrRestart apart; Same ignores it.
+	// Err is the cause of Missing. errors.Is tells ErrHung, ErrTransient and
+	// ErrRestart apart; Same ignores it.
 	Err error
 	// Version is the driver's own text, "580.95.05".
 	Version string

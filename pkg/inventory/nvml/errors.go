@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -47,6 +48,27 @@ func failure(call string, ret nvml.Return) error {
 		return nil
 	}
 	return &CallError{Call: call, Code: int(ret), Text: ret.Error()}
+}
+
+// TransientError is a failure to answer about the node in an open session: the driver is there.
+type TransientError struct{ Cause error }
+
+func (e *TransientError) Error() string { return e.Cause.Error() }
+
+// Is makes the error an inventory.ErrTransient.
+func (e *TransientError) Is(target error) bool { return target == inventory.ErrTransient }
+
+func (e *TransientError) Unwrap() error { return e.Cause }
+
+// passing marks what NVML returned as transient, unless it says that the driver is gone, may not
+// be asked or cannot answer that at all.
+func passing(err error) error {
+	var failed *CallError
+	if !errors.As(err, &failed) || errors.Is(err, errSessionEnded) || errors.Is(err, inventory.ErrNotSupported) ||
+		nvml.Return(failed.Code) == nvml.ERROR_NO_PERMISSION {
+		return err
+	}
+	return &TransientError{Cause: err}
 }
 
 // HungError tells that a call did not come back in time, now or earlier.

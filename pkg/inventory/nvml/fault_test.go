@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -114,8 +115,6 @@ func calls() map[string]string {
 		"nvmlDeviceGetCudaComputeCapability":  "cudaComputeCapability",
 		"nvmlDeviceGetMemoryInfo":             "memory",
 		"nvmlDeviceGetEccMode":                "eccEnabled",
-		"nvmlDeviceGetMigMode":                "migMode",
-		"nvmlDeviceGetVirtualizationMode":     "virtualizationMode",
 		"nvmlDeviceGetNvLinkState":            "nvlink 0",
 		"nvmlDeviceGetNvLinkVersion":          "nvlink 0",
 		"nvmlDeviceGetNvLinkRemoteDeviceType": "nvlink 0",
@@ -145,7 +144,7 @@ func TestEachCallThatFailsCostsItsFactAlone(t *testing.T) {
 
 func TestACallThatTheBoardDoesNotSupportIsNoProblem(t *testing.T) {
 	m := newMachine(t, "gb200-nvl72")
-	for call := range calls() {
+	for _, call := range append(slices.Collect(maps.Keys(calls())), "nvmlDeviceGetMigMode", "nvmlDeviceGetVirtualizationMode") {
 		do(t, m.FailCall(gpusim.CallFault{Function: call, GPU: sick, Code: notSupported, Count: gpusim.Forever}))
 	}
 	got := m.scan(t)
@@ -175,14 +174,17 @@ func TestEachCallThatSaysLostMakesTheGPULost(t *testing.T) {
 	}
 }
 
+// What must be known of a GPU that is handed out, and NVML's reason where it is not.
 func TestAGPUWithoutIdentity(t *testing.T) {
 	m := newMachine(t, "t4-4")
 	for call, reason := range map[string]string{
 		"nvmlDeviceGetUUID":        "no UUID",
 		"nvmlDeviceGetMinorNumber": "no device minor number",
-		// Without an address, the bus tells which GPU it is.
-		"nvmlDeviceGetPciInfo":       "has not initialised it yet",
-		"nvmlDeviceGetHandleByIndex": "has not initialised it yet",
+		// Without an address, NVML tells by that of the bus which GPU it is.
+		"nvmlDeviceGetPciInfo":            "NVML refuses it: nvmlDeviceGetPciInfo_v3: Unknown Error (code 999)",
+		"nvmlDeviceGetHandleByIndex":      "NVML refuses it: nvmlDeviceGetHandleByIndex_v2: Unknown Error (code 999)",
+		"nvmlDeviceGetMigMode":            "its MIG mode cannot be read: nvmlDeviceGetMigMode: Unknown Error (code 999)",
+		"nvmlDeviceGetVirtualizationMode": "its virtualization mode cannot be read: nvmlDeviceGetVirtualizationMode: Unknown Error",
 	} {
 		t.Run(call, func(t *testing.T) {
 			do(t, m.FailCall(gpusim.CallFault{Function: call, GPU: sick, Code: unknown, Count: gpusim.Forever}))
@@ -274,6 +276,36 @@ func TestADriverThatDoesNotStart(t *testing.T) {
 			var code *nvml.CallError
 			if !errors.As(got.Driver.Err, &code) || len(got.Unusable) != 4 {
 				t.Errorf("error %v, unusable %+v", got.Driver.Err, got.Unusable)
+			}
+			do(t, m.ClearFaults())
+			m.wantAll(t, m.scan(t))
+		})
+	}
+}
+
+// A call about the node that fails while the driver is there says nothing of its GPUs. What the
+// driver says of itself, and what keeps failing without a repair, is no such thing.
+func TestTransientFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault     gpusim.CallFault
+		transient bool
+	}{
+		"unknown":           {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: unknown, Count: 1}, true},
+		"out of resources":  {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: 23, Count: 1}, true},
+		"no driver":         {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: driverNotLoaded, Count: gpusim.Forever}, false},
+		"other driver":      {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: versionMismatch, Count: gpusim.Forever}, false},
+		"not allowed":       {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: noPermission, Count: 1}, false},
+		"not supported":     {gpusim.CallFault{Function: "nvmlDeviceGetCount", Code: notSupported, Count: 1}, false},
+		"lost":              {gpusim.CallFault{Function: "nvmlSystemGetDriverVersion", Code: gpuIsLost, Count: 1}, true},
+		"no initialisation": {gpusim.CallFault{Function: "nvmlInit", Code: unknown, Count: 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, "t4-4")
+			c.fault.GPU = gpusim.AnyGPU
+			do(t, m.FailCall(c.fault))
+			got := m.scan(t)
+			if err := got.Driver.Err; got.Driver.Present || err == nil || errors.Is(err, inventory.ErrTransient) != c.transient {
+				t.Errorf("driver is %+v, transient %t", got.Driver, errors.Is(err, inventory.ErrTransient))
 			}
 			do(t, m.ClearFaults())
 			m.wantAll(t, m.scan(t))

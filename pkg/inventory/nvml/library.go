@@ -86,7 +86,7 @@ func New(o Options) *Library {
 // Read reads the driver and all GPUs. It opens the library if it is not open, and again when
 // the session has ended or when onBus has GPUs that NVML does not serve (at once for those that
 // came since the last reading, else ever more rarely). Errors: NotFoundError,
-// UnusableError, ReplacedError, HungError, CallError or that of ctx.
+// UnusableError, ReplacedError, HungError, TransientError, CallError or that of ctx.
 func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
 	if err := l.begin(ctx); err != nil {
 		return inventory.Reading{}, err

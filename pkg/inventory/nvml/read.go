@@ -59,7 +59,7 @@ func read(ctx context.Context, w *watchdog, s *session, onBus []pci.Address) (in
 	library := &asker{ctx: ctx, watchdog: w, session: s, about: aboutLibrary}
 	count := ask(library, symCount, s.api.DeviceGetCount)
 	if count.Err != nil {
-		return inventory.Reading{}, count.Err
+		return inventory.Reading{}, passing(count.Err)
 	}
 	r := inventory.Reading{
 		DriverVersion: ask(library, symDriverVersion, s.api.SystemGetDriverVersion),
@@ -76,10 +76,10 @@ func read(ctx context.Context, w *watchdog, s *session, onBus []pci.Address) (in
 	}
 	for _, address := range onBus {
 		if !slices.ContainsFunc(r.Boards, func(b inventory.Board) bool { return b.PCI.Err == nil && b.PCI.Value == address }) {
-			r.Refused[address] = refusal(ctx, w, s, address)
+			r.Refused[address] = refusal(ctx, w, s, r.Boards, address)
 		}
 	}
-	return r, errors.Join(library.end, ctx.Err())
+	return r, errors.Join(passing(library.end), ctx.Err())
 }
 
 // cudaVersion takes NVML's 1000*major + 10*minor apart.
@@ -87,8 +87,8 @@ func cudaVersion(v int) (inventory.Version, error) {
 	return inventory.Version{Major: v / 1000, Minor: v % 1000 / 10}, nil
 }
 
-// refusal is what NVML says of a GPU that its enumeration does not have; nil if nothing.
-func refusal(ctx context.Context, w *watchdog, s *session, address pci.Address) error {
+// refusal is what NVML says of a GPU whose address no board has; nil if nothing.
+func refusal(ctx context.Context, w *watchdog, s *session, boards []inventory.Board, address pci.Address) error {
 	a := &asker{ctx: ctx, watchdog: w, session: s, about: address.String()}
 	f := ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByPciBusId(address.String()) })
 	var code *CallError
@@ -96,7 +96,17 @@ func refusal(ctx context.Context, w *watchdog, s *session, address pci.Address) 
 		// It says no more than that the enumeration does not have it.
 		return nil
 	}
-	return f.Err
+	if f.Err != nil {
+		return f.Err
+	}
+	// NVML serves it, so it is one of the boards that would not say who they are.
+	index := ask(a, symIndex, f.Value.GetIndex)
+	for _, b := range boards {
+		if index.Err == nil && b.Index == index.Value {
+			return b.PCI.Err
+		}
+	}
+	return index.Err
 }
 
 // board reads the GPU at one index of the enumeration. The device is nil if there is no handle.

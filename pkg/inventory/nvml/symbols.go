@@ -15,6 +15,7 @@ const (
 
 	symCUDA           = "nvmlSystemGetCudaDriverVersion"
 	symHandleByPCI    = "nvmlDeviceGetHandleByPciBusId_v2"
+	symIndex          = "nvmlDeviceGetIndex"
 	symName           = "nvmlDeviceGetName"
 	symBrand          = "nvmlDeviceGetBrand"
 	symArchitecture   = "nvmlDeviceGetArchitecture"
@@ -43,7 +44,7 @@ func required() []string {
 // optional are the calls whose facts are left out where the driver lacks them.
 func optional() []string {
 	return []string{
-		symCUDA, symHandleByPCI, symName, symBrand, symArchitecture, symSerial, symAddressingMode, symCapability,
+		symCUDA, symHandleByPCI, symIndex, symName, symBrand, symArchitecture, symSerial, symAddressingMode, symCapability,
 		symMemory, symECC, symVirtualization, symMIGMode, symFields, symLinkState, symLinkVersion, symLinkRemoteType,
 		symLinkRemotePCI, symP2P, symFabric, symFabricV,
 	}
