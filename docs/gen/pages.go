@@ -88,7 +88,7 @@ func metricsPage() (string, error) {
 	m := metrics.New("v0.0.0")
 	// Series that appear with their first value.
 	m.Devices(map[string]int{"gpu": 1})
-	m.CountClaims(func() int { return 0 })
+	m.CountClaims(func() (int, error) { return 0, nil })
 	m.Published(time.Second, metrics.Success)
 	families, err := m.Registry().Gather()
 	if err != nil {

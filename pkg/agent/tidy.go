@@ -31,11 +31,11 @@ const (
 // is removed is made again at the next start.
 func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	logger := klog.FromContext(ctx)
-	if a.journal.Count() > 0 || !presence.Alone() {
+	if !a.nothingPrepared(ctx) || !presence.Alone() {
 		return
 	}
 	// Looked at again now that nobody can join: the other instance may have prepared a claim.
-	if a.journal.Count() > 0 {
+	if !a.nothingPrepared(ctx) {
 		return
 	}
 	a.removeOrphans(ctx)
@@ -47,6 +47,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	if err := a.base.Remove(ctx); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, a.journal.RemoveEmpty())
 	for _, name := range a.removable() {
 		errs = append(errs, os.RemoveAll(a.stateDir(name)))
 	}
@@ -55,6 +56,15 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 		return
 	}
 	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", a.config.DataDir())
+}
+
+// nothingPrepared tells whether there is surely no record of a claim.
+func (a *Agent) nothingPrepared(ctx context.Context) bool {
+	n, err := a.journal.Count()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "State is not removed, since it is not known whether claims are prepared")
+	}
+	return err == nil && n == 0
 }
 
 // removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
@@ -67,10 +77,6 @@ func (a *Agent) removable() []string {
 	if a.migLedger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, migDir)
-	}
-	if entries, err := os.ReadDir(a.stateDir(filepath.Join(claimsDir, "quarantine"))); err != nil || len(entries) == 0 {
-		// Records that were set aside are evidence.
-		names = append(names, claimsDir)
 	}
 	return append(names, presenceFile)
 }

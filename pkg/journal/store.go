@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -219,12 +220,11 @@ func (s *Store) List() ([]*Record, []Bad, error) {
 	return records, bad, nil
 }
 
-// Count is the number of records, good or not, without reading them; 0 when the directory
-// cannot be read.
-func (s *Store) Count() int {
+// Count is the number of records, good or not, without reading them.
+func (s *Store) Count() (int, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("count the journal: %w", err)
 	}
 	n := 0
 	for _, e := range entries {
@@ -232,7 +232,18 @@ func (s *Store) Count() int {
 			n++
 		}
 	}
-	return n
+	return n, nil
+}
+
+// RemoveEmpty removes the journal's directories if there is nothing in them: no record, and
+// nothing that was set aside. What is in them stays.
+func (s *Store) RemoveEmpty() error {
+	for _, dir := range []string{filepath.Join(s.dir, quarantineDir), s.dir} {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+			return fmt.Errorf("remove the empty journal: %w", err)
+		}
+	}
+	return nil
 }
 
 // isTemp tells the names that renameio gives to files that are being written: a dot, the name

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
@@ -28,6 +29,8 @@ type Calls struct {
 
 	mu       sync.Mutex
 	inFlight int
+	// begun counts the claim calls so far.
+	begun int
 	// idle is closed when the last call in flight ends; nil while nobody waits.
 	idle chan struct{}
 }
@@ -68,6 +71,7 @@ func (c *Calls) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight++
+	c.begun++
 }
 
 func (c *Calls) end() {
@@ -80,9 +84,40 @@ func (c *Calls) end() {
 	}
 }
 
-// Drain returns when no claim call is in flight, or with the context's error. Calls that come
-// meanwhile are served: refusing one would cost a pod the kubelet's back-off of a minute.
+// settle is how long no claim call may be in flight before the last one is taken to be answered:
+// a call ends here before gRPC has sent its answer, and the library's stop cuts connections.
+const settle = 300 * time.Millisecond
+
+// Drain returns when no claim call is in flight and the answers are sent, or with the context's
+// error. Calls that come meanwhile are served: refusing one would cost a pod the kubelet's
+// back-off of a minute.
 func (c *Calls) Drain(ctx context.Context) error {
+	for {
+		if err := c.waitIdle(ctx); err != nil {
+			return err
+		}
+		before := c.count()
+		timer := time.NewTimer(settle)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		if c.count() == before {
+			return nil
+		}
+	}
+}
+
+// count is the number of claim calls that have begun.
+func (c *Calls) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.begun
+}
+
+func (c *Calls) waitIdle(ctx context.Context) error {
 	c.mu.Lock()
 	if c.inFlight == 0 {
 		c.mu.Unlock()

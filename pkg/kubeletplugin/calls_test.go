@@ -61,8 +61,17 @@ func TestDrainWaitsForClaimCallsOnly(t *testing.T) {
 		if err := calls.Drain(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(begin); took != 3*time.Second {
-			t.Errorf("drained after %v, want the 3s of the longer claim call", took)
+		if took := time.Since(begin); took != 3*time.Second+settle {
+			t.Errorf("drained after %v, want the 3s of the longer claim call and the time for its answer", took)
+		}
+		// A call that begins while answers are sent is drained, too.
+		go func() { time.Sleep(settle / 2); call(prepareCall, time.Second) }()
+		begin = time.Now()
+		if err := calls.Drain(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took < time.Second {
+			t.Errorf("drained after %v though a call came", took)
 		}
 		time.Sleep(time.Minute)
 	})

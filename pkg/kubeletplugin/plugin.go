@@ -127,6 +127,7 @@ func (p *Plugin) call(ctx context.Context, op metrics.Operation, ref claims.Ref,
 		}
 		if err != nil {
 			done(metrics.Failure, reasonOf(err))
+			err = inOneLine(err)
 			p.Reporter.ClaimFailed(ctx, op, ref, err)
 			return
 		}

@@ -5,6 +5,7 @@
 package metrics
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -159,10 +160,16 @@ func (m *Metrics) Call(op Operation) func(Result, Reason) {
 
 // CountClaims has count asked, at each scrape, for the number of claims with a record. Several
 // processes share the records, so none of them can keep the number.
-func (m *Metrics) CountClaims(count func() int) {
+func (m *Metrics) CountClaims(count func() (int, error)) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "prepared_claims", Help: "Claims that have a record on this node.",
-	}, func() float64 { return float64(count()) }))
+		Namespace: namespace, Name: "prepared_claims", Help: "Claims that have a record on this node; NaN when that cannot be read.",
+	}, func() float64 {
+		n, err := count()
+		if err != nil {
+			return math.NaN()
+		}
+		return float64(n)
+	}))
 }
 
 // Scan records a scan of the hardware: how long it took, whether the driver answered and how

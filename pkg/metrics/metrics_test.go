@@ -47,7 +47,7 @@ func TestCallCountsTheOutcome(t *testing.T) {
 
 func TestGauges(t *testing.T) {
 	m := New("v1")
-	m.CountClaims(func() int { return 3 })
+	m.CountClaims(func() (int, error) { return 3, nil })
 	m.Scan(time.Second, true, 2)
 	m.Registered(true)
 	m.Publishing(true)
@@ -76,7 +76,7 @@ gpu_dra_kubelet_registered 1
 # HELP gpu_dra_omitted_values_total Attributes and capacities that could not be published within the API's limits.
 # TYPE gpu_dra_omitted_values_total counter
 gpu_dra_omitted_values_total 2
-# HELP gpu_dra_prepared_claims Claims that have a record on this node.
+# HELP gpu_dra_prepared_claims Claims that have a record on this node; NaN when that cannot be read.
 # TYPE gpu_dra_prepared_claims gauge
 gpu_dra_prepared_claims 3
 # HELP gpu_dra_publishing 1 in the instance that publishes this node's slices.

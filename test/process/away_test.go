@@ -36,6 +36,13 @@ func TestAPIAway(t *testing.T) {
 	if code, body, err := p.Get("/healthz"); err != nil || code != http.StatusOK {
 		t.Errorf("not live: %d, %s, %v", code, body, err)
 	}
+	// The library waits for the API server without end; the process must not wait with it.
+	asked := time.Now()
+	p.Terminate()
+	if took := time.Since(asked); took > 10*time.Second {
+		t.Errorf("it took %s to end", took)
+	}
+	p = b.Start()
 
 	must(t, b.API.Back())
 	prepare(t, b, first, 0)
@@ -100,6 +107,10 @@ func TestSlicesRefused(t *testing.T) {
 	claim := b.Allocated("claim", []int{1})
 	prepare(t, b, claim, 1)
 	unprepare(t, b, claim)
+	// The refusals so far were few: neither the API server nor prepare may drown in them.
+	if n := len(b.API.Requests(kubeapi.Match{User: process.APIUser, Resource: "resourceslices", Writes: true})); n > 30 {
+		t.Errorf("%d writes were tried in %s", n, time.Since(p.Started))
+	}
 	remove()
 	p.WaitReady()
 	if n := len(pool(t, b)); n != 4 {
