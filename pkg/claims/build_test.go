@@ -159,6 +159,19 @@ func TestBuildSaysEverythingOnce(t *testing.T) {
 	}
 }
 
+// A claim's configuration may be as long as the API server lets it, its message may not.
+func TestALongConfigHasAShortMessage(t *testing.T) {
+	long := strings.Repeat("x", 10<<10)
+	for name, raw := range map[string]string{
+		"kind": strings.Replace(foreign, "Whatever", long, 1), "field": strings.Replace(misspelled, "strategi", long, 1), "value": strings.Replace(slicing("Long"), `"Long"`, `"`+long+`"`, 1),
+	} {
+		_, err := Build(claimOf(results{got("gpu", "gpu-3")}, ofClaim(raw)), ourDriver, ourPool, node())
+		if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "xxx…") {
+			t.Errorf("%s: %.600v", name, err)
+		}
+	}
+}
+
 func TestUnknownDeviceNames(t *testing.T) {
 	few := map[string]device.Device{"gpu-9": board{kind: device.KindGPU, bus: 9}, "gpu-1": board{kind: device.KindGPU, bus: 1}}
 	for _, tt := range []struct {

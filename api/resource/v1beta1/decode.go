@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"sigs.k8s.io/json"
 )
@@ -18,7 +19,7 @@ type UnknownKindError struct {
 // Error implements error.
 func (e *UnknownKindError) Error() string {
 	return fmt.Sprintf("apiVersion %q with kind %q is not known: allowed are kinds %q and %q of apiVersion %q",
-		e.APIVersion, e.Kind, KindGpuConfig, KindMigDeviceConfig, APIVersion)
+		cut(e.APIVersion), cut(e.Kind), KindGpuConfig, KindMigDeviceConfig, APIVersion)
 }
 
 // Decode reads what a user wrote. A field that does not exist, one that is there twice and a
@@ -33,7 +34,7 @@ func Decode(raw []byte) (Config, error) {
 		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), explain(err))
 	}
 	if len(mistakes) > 0 {
-		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), errors.Join(mistakes...))
+		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), fieldMistakes(mistakes))
 	}
 	return config, nil
 }
@@ -59,7 +60,7 @@ func Load(raw []byte) (Config, error) {
 	}
 	config = config.Defaulted()
 	if errs := config.Validate(); len(errs) > 0 {
-		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), errs.ToAggregate())
+		return nil, fmt.Errorf("%s: %w", config.ConfigKind(), mistakesError(errs.ToAggregate().Errors()))
 	}
 	return config, nil
 }
@@ -68,6 +69,9 @@ func Load(raw []byte) (Config, error) {
 func empty(raw []byte) (Config, error) {
 	var header TypeMeta
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &header); err != nil {
+		if isSyntax, offset := json.SyntaxErrorOffset(err); isSyntax {
+			return nil, fmt.Errorf("not valid JSON, at byte %d (want an object with apiVersion and kind): %w", offset, err)
+		}
 		return nil, fmt.Errorf("not an object with apiVersion and kind: %w", explain(err))
 	}
 	for _, config := range []Config{&GpuConfig{}, &MigDeviceConfig{}} {
@@ -78,15 +82,31 @@ func empty(raw []byte) (Config, error) {
 	return nil, &UnknownKindError{APIVersion: header.APIVersion, Kind: header.Kind}
 }
 
+// fieldMistakes shortens the paths of fields that do not exist or are there twice.
+func fieldMistakes(mistakes []error) error {
+	for _, mistake := range mistakes {
+		var at json.FieldError
+		if errors.As(mistake, &at) {
+			at.SetFieldPath(cut(at.FieldPath()))
+		}
+	}
+	return mistakesError(mistakes)
+}
+
 // wrongTypeError puts a value of the wrong JSON type into the words of the API.
 type wrongTypeError struct{ cause *gojson.UnmarshalTypeError }
 
 func (e *wrongTypeError) Error() string {
-	text := fmt.Sprintf("is a %s, must be %s", e.cause.Value, jsonType(e.cause.Type.Kind()))
+	article := "a"
+	if strings.IndexByte("ao", e.cause.Value[0]) >= 0 { // an array, an object
+		article = "an"
+	}
+	// The value of a number has its digits, however many there are.
+	text := fmt.Sprintf("is %s %s, must be %s", article, cut(e.cause.Value), jsonType(e.cause.Type.Kind()))
 	if e.cause.Field == "" {
 		return text
 	}
-	return e.cause.Field + ": " + text
+	return cut(e.cause.Field) + ": " + text
 }
 
 func (e *wrongTypeError) Unwrap() error { return e.cause }

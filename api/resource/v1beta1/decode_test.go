@@ -3,10 +3,13 @@ package v1beta1
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 // object writes a configuration of the given kind with the JSON of its sharing field.
@@ -77,9 +80,11 @@ func TestDecodeRefuses(t *testing.T) {
 		// stored tells that the lenient decoder takes it all the same.
 		stored bool
 	}{
-		"nothing":          {raw: "", want: []string{"apiVersion", "kind"}},
+		"nothing":          {raw: "", want: []string{"not valid JSON, at byte 0", "apiVersion", "unexpected end"}},
 		"null":             {raw: "null", want: []string{`kind ""`, "GpuConfig", "MigDeviceConfig", "resource.nvidia.com/v1beta1"}},
-		"an array":         {raw: "[]", want: []string{"is a array, must be an object"}},
+		"an array":         {raw: "[]", want: []string{"not an object with apiVersion and kind", "is an array, must be an object"}},
+		"no JSON":          {raw: `{"kind": NaN}`, want: []string{"not valid JSON, at byte 10", "'N'"}},
+		"object for text":  {raw: `{"kind": {}}`, want: []string{"kind: is an object, must be a string"}},
 		"two objects":      {raw: string(object(KindGpuConfig, "")) + "{}", want: []string{"after top-level value"}},
 		"no kind":          {raw: `{"apiVersion":"resource.nvidia.com/v1beta1"}`, want: []string{`kind ""`, `"GpuConfig"`}},
 		"another version":  {raw: `{"apiVersion":"resource.nvidia.com/v1","kind":"GpuConfig"}`, want: []string{`"resource.nvidia.com/v1"`, `"resource.nvidia.com/v1beta1"`}},
@@ -138,6 +143,55 @@ func TestDecodeErrorsAreTyped(t *testing.T) {
 	}
 }
 
+// Whatever a user writes, and however much of it, the message is one short line that still
+// names the field.
+func TestMessagesAreShort(t *testing.T) {
+	long := strings.Repeat("x", 10<<10)
+	var limits, fields []string
+	for i := range 200 {
+		limits = append(limits, fmt.Sprintf(`"%d_\n%s":"%d%s"`, i, long[:1000], i, long[:1000]))
+		fields = append(fields, fmt.Sprintf(`"field%d":1`, i))
+	}
+	tests := map[string]struct{ raw, want string }{
+		"kind":          {string(object(long, "")), "kind"},
+		"version":       {`{"apiVersion":"` + long + `"}`, "apiVersion"},
+		"unknown field": {string(object(KindGpuConfig, `{"`+long+`":1}`)), `unknown field "sharing.xxx`},
+		"many fields":   {string(object(KindGpuConfig, `{`+strings.Join(fields, ",")+`}`)), "and 95 more"},
+		"number":        {string(object(KindGpuConfig, `{"mpsConfig":{"defaultActiveThreadPercentage":`+strings.Repeat("9", 10<<10)+`}}`)), "defaultActiveThreadPercentage: is a number 999"},
+		"strategy":      {string(object(KindGpuConfig, `{"strategy":"`+long+`"}`)), "sharing.strategy: Unsupported"},
+		"other's":       {string(object(KindGpuConfig, `{"strategy":"`+long+`","mpsConfig":{}}`)), "goes only with"},
+		"interval":      {string(object(KindGpuConfig, `{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"`+long+`"}}`)), "interval: Unsupported"},
+		"memory":        {string(object(KindGpuConfig, `{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"`+long+`"}}`)), "MemoryLimit: Invalid"},
+		"many limits":   {string(object(KindMigDeviceConfig, `{"strategy":"MPS","mpsConfig":{"defaultPerDevicePinnedMemoryLimit":{`+strings.Join(limits, ",")+`}}}`)), "more"},
+		"two lines":     {string(object(KindGpuConfig, `{"a\nb":1,"c":2}`)), `unknown field "sharing.a\nb"; unknown field "sharing.c"`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Load([]byte(tt.raw))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("%v; want an error that says %q", err, tt.want)
+			}
+			if text := err.Error(); len(text) > 2000 || strings.Contains(text, "\n") || strings.Contains(text, long[:maxEcho+1]) {
+				t.Errorf("a message of %d bytes: %.2100s", len(text), text)
+			}
+		})
+	}
+}
+
+func TestCut(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOfN(rapid.Rune(), 40, 200), func(r []rune) string { return string(r) })).Draw(t, "s")
+		got := cut(s)
+		head, shortened := strings.CutSuffix(got, "…")
+		switch {
+		case len(s) <= maxEcho && got != s:
+			t.Fatalf("a short text was changed: %q", got)
+		case len(s) > maxEcho && (!shortened || !strings.HasPrefix(s, head) || len(head) > maxEcho || !utf8.ValidString(got)):
+			t.Fatalf("%q was cut to %q", s, got)
+		}
+	})
+}
+
 func TestLoad(t *testing.T) {
 	got, err := Load(object(KindGpuConfig, `{"strategy":"TimeSlicing"}`))
 	if err != nil {
@@ -172,7 +226,13 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		config, err := Decode(raw)
 		if err != nil {
+			if text := err.Error(); len(text) > 4000 || strings.Contains(text, "\n") {
+				t.Fatalf("not one short line: %q", text)
+			}
 			return
+		}
+		if _, err := Load(raw); err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+			t.Fatalf("more than one line: %q", err)
 		}
 		stored, err := DecodeStored(raw)
 		if err != nil {

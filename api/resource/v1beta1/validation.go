@@ -30,7 +30,7 @@ func (c *GpuConfig) Validate() field.ErrorList {
 		path := sharingPath().Child("timeSlicingConfig")
 		errs = append(errs, validateBelongs(path, c.Sharing.Strategy, TimeSlicing)...)
 		if t.Interval != nil && !slices.Contains(timeSlices(), *t.Interval) {
-			errs = append(errs, field.NotSupported(path.Child("interval"), *t.Interval, timeSlices()))
+			errs = append(errs, field.NotSupported(path.Child("interval"), cut(*t.Interval), timeSlices()))
 		}
 	}
 	return append(errs, validateMPS(c.Sharing.MPSConfig, c.Sharing.Strategy)...)
@@ -50,7 +50,7 @@ func validateStrategy(strategy SharingStrategy) field.ErrorList {
 	case strategy == "":
 		return field.ErrorList{field.Required(path, `allowed are "MPS" and "TimeSlicing"; leave out sharing for exclusive use`)}
 	case !slices.Contains(strategies(), strategy):
-		return field.ErrorList{field.NotSupported(path, strategy, strategies())}
+		return field.ErrorList{field.NotSupported(path, cut(strategy), strategies())}
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func validateBelongs(path *field.Path, strategy, owner SharingStrategy) field.Er
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path,
-		fmt.Sprintf("goes only with strategy %q, but the strategy is %q: remove one of them", owner, strategy))}
+		fmt.Sprintf("goes only with strategy %q, but the strategy is %q: remove one of them", owner, cut(strategy)))}
 }
 
 func validateMPS(c *MPSConfig, strategy SharingStrategy) field.ErrorList {
@@ -80,17 +80,17 @@ func validateMPS(c *MPSConfig, strategy SharingStrategy) field.ErrorList {
 	// Sorted, so that the same mistake gives the same message and Events can be counted.
 	for _, key := range slices.Sorted(maps.Keys(c.DefaultPerDevicePinnedMemoryLimit)) {
 		if !validDeviceKey(key) {
-			errs = append(errs, field.Invalid(limits, key,
+			errs = append(errs, field.Invalid(limits, cut(key),
 				`a key must be an index within the claim ("0"), a UUID ("GPU-…" or "MIG-…") or the name of a request ("gpu" or "gpu/large")`))
 		}
-		errs = append(errs, validateMemory(limits.Key(key), c.DefaultPerDevicePinnedMemoryLimit[key])...)
+		errs = append(errs, validateMemory(limits.Key(inPath(key)), c.DefaultPerDevicePinnedMemoryLimit[key])...)
 	}
 	return errs
 }
 
 func validateMemory(path *field.Path, m Memory) field.ErrorList {
 	if _, err := m.Bytes(); err != nil {
-		return field.ErrorList{field.Invalid(path, string(m), err.Error())}
+		return field.ErrorList{field.Invalid(path, string(cut(m)), err.Error())}
 	}
 	return nil
 }
