@@ -102,7 +102,7 @@ func (b *Base) ensure(ctx context.Context) error {
 	}
 	edits, err := b.source.CommonEdits(ctx)
 	if err != nil {
-		return fmt.Errorf("find the driver's files for containers: %w", err)
+		return fmt.Errorf("find the driver's files for containers: %w", oneLineError{err})
 	}
 	data, err := b.render(edits, now.nodes)
 	if err != nil {
@@ -120,6 +120,14 @@ func (b *Base) ensure(ctx context.Context) error {
 	b.last = now
 	return nil
 }
+
+// oneLineError shows an error of the source, which joins what went wrong with new lines, in one
+// line of the log.
+type oneLineError struct{ error }
+
+func (e oneLineError) Error() string { return strings.ReplaceAll(e.error.Error(), "\n", "; ") }
+
+func (e oneLineError) Unwrap() error { return e.error }
 
 // look gathers what the base spec depends on and the state of its file.
 func (b *Base) look(ctx context.Context) (written, error) {

@@ -132,6 +132,24 @@ func TestLibcudaNeedsAVersion(t *testing.T) {
 	}
 }
 
+// brokenEdits is a source that finds the driver changed and fails as the library does.
+type brokenEdits struct {
+	CommonSource
+	errs []error
+}
+
+func (b brokenEdits) CommonEdits(context.Context) (*specs.ContainerEdits, error) {
+	return nil, errors.Join(b.errs...)
+}
+
+func TestErrorsOfTheSourceAreOneLine(t *testing.T) {
+	first, second := errors.New("no such library"), errors.New("no such socket")
+	err := NewBase(newNode(t).dir, brokenEdits{newSource(), []error{first, second}}).Ensure(t.Context())
+	if !errors.Is(err, second) || !strings.HasSuffix(err.Error(), "no such library; no such socket") {
+		t.Errorf("%v, want both errors in one line", err)
+	}
+}
+
 func TestBaseRemove(t *testing.T) {
 	n, s := newNode(t), newSource()
 	b := NewBase(n.dir, s)
