@@ -21,6 +21,13 @@ import (
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
+// A driver that fails to answer is given a few looks before its GPUs count as gone, each so
+// long after the one before.
+const (
+	looksToFail = 3
+	soon        = time.Second
+)
+
 // Scanner looks at the hardware; inventory.Scanner is one.
 type Scanner interface {
 	Scan(ctx context.Context) (inventory.Snapshot, error)
@@ -91,11 +98,17 @@ type Catalog struct {
 	began  time.Time
 	err    error
 	memory *topology.Memory
+	// failures is how many looks in a row, lastFailure when the last of them began, the driver
+	// failed to answer. Looks that follow each other closer than soon are one.
+	failures    int
+	lastFailure time.Time
+	// again tells Run that such a look is to be repeated soon.
+	again chan struct{}
 }
 
 // New makes a catalog that has not looked yet: its view is a node without a driver.
 func New(config Config) *Catalog {
-	c := &Catalog{Config: config, turn: make(chan struct{}, 1)}
+	c := &Catalog{Config: config, turn: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	c.view.Store(&View{Snapshot: inventory.Snapshot{Driver: inventory.Driver{Missing: "the hardware was not looked at yet"}}})
 	return c
 }
@@ -140,26 +153,26 @@ func (c *Catalog) Trouble() error {
 	return nil
 }
 
-// look scans, derives and tells. A scan that was cut short leaves the view as it is.
+// look scans, derives and tells. A scan that was cut short, or that says nothing about the GPUs,
+// leaves the view as it is.
 func (c *Catalog) look(ctx context.Context) error {
-	logger := klog.FromContext(ctx)
 	begin := time.Now()
 	snapshot, err := c.Scanner.Scan(ctx)
 	if err != nil {
 		return err
 	}
-	if hung := snapshot.Driver.Err; errors.Is(hung, inventory.ErrHung) {
-		// A library that hangs says nothing about the GPUs. Their pods run on, and a pool that
-		// empties and fills with every hang would only add to the trouble.
+	if cause := snapshot.Driver.Err; c.saysNothing(cause, begin) {
+		// The pods of its GPUs run on, and a pool that empties and fills with every such look
+		// would only add to the trouble.
 		c.Meter.Scan(time.Since(begin), false, len(c.View().Snapshot.Unusable))
-		c.Reporter.Hung(ctx, hung)
-		return fmt.Errorf("the view of the hardware stays as it was: %w", hung)
+		if errors.Is(cause, inventory.ErrHung) {
+			c.Reporter.Hung(ctx, cause)
+		}
+		return fmt.Errorf("the view of the hardware stays as it was: %w", cause)
 	}
 	c.Meter.Scan(time.Since(begin), snapshot.Driver.Present, len(snapshot.Unusable))
 	c.Reporter.Hardware(ctx, snapshot)
-	for _, change := range inventory.Diff(c.View().Snapshot, snapshot) {
-		logger.Info("Hardware changed", "change", change)
-	}
+	logChanges(ctx, c.View(), snapshot)
 	assignment := c.resolve(ctx, snapshot)
 	derived := c.Derive(snapshot, assignment)
 	view := &View{
@@ -179,6 +192,44 @@ func (c *Catalog) look(ctx context.Context) error {
 	c.Reporter.Omitted(ctx, derived.Omissions)
 	c.Changed(view)
 	return nil
+}
+
+// saysNothing tells whether a look that ended with that cause says nothing about the GPUs: the
+// driver hangs, or failed to answer and may yet.
+func (c *Catalog) saysNothing(cause error, begin time.Time) bool {
+	switch {
+	case errors.Is(cause, inventory.ErrHung):
+		return true
+	case !errors.Is(cause, inventory.ErrTransient):
+		c.failures, c.lastFailure = 0, time.Time{}
+		return false
+	case c.failures == 0 || begin.Sub(c.lastFailure) >= soon:
+		c.failures++
+		c.lastFailure = begin
+	}
+	if c.failures >= looksToFail {
+		return false
+	}
+	select {
+	case c.again <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// logChanges logs what became of the GPUs. At the start that is one line for all that are there.
+func logChanges(ctx context.Context, before *View, after inventory.Snapshot) {
+	logger := klog.FromContext(ctx)
+	all := !before.Looked && len(after.GPUs) > 1
+	if all {
+		logger.Info(fmt.Sprintf("Hardware found: %d GPUs, driver %s", len(after.GPUs), after.Driver.Version))
+	}
+	for _, change := range inventory.Diff(before.Snapshot, after) {
+		if all && change.Kind == inventory.Appeared {
+			continue
+		}
+		logger.Info("Hardware changed", "change", change)
+	}
 }
 
 // resolve places the GPUs in NVLink domains and keeps what must be remembered. Without its
@@ -204,7 +255,8 @@ func (c *Catalog) resolve(ctx context.Context, snapshot inventory.Snapshot) topo
 	return assignment
 }
 
-// Run looks again at every interval until the context ends.
+// Run looks again at every interval until the context ends, and sooner after a look, whoever
+// asked for it, that the driver failed to answer.
 func (c *Catalog) Run(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -212,7 +264,10 @@ func (c *Catalog) Run(ctx context.Context, interval time.Duration) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-c.again:
+			ticker.Reset(min(soon, interval))
 		case <-ticker.C:
+			ticker.Reset(interval)
 			if err := c.Refresh(ctx); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Scan failed")
 			}

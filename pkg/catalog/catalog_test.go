@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/claims"
@@ -43,6 +47,12 @@ func (n *node) Scan(ctx context.Context) (inventory.Snapshot, error) {
 	scan := n.scan
 	n.mu.Unlock()
 	return scan(ctx)
+}
+
+func (n *node) looks() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.scans
 }
 
 func (n *node) tell(format string, args ...any) {
@@ -221,6 +231,138 @@ func TestViewStays(t *testing.T) {
 			refresh(t, c)
 			if c.Trouble() != nil {
 				t.Error(c.Trouble())
+			}
+		})
+	}
+}
+
+// failing is a look at a driver that is there and fails to answer.
+func failing() inventory.Snapshot {
+	return inventory.Snapshot{
+		Driver:   inventory.Driver{Missing: "broken", Err: fmt.Errorf("nvmlCall: %w", inventory.ErrTransient)},
+		Unusable: []inventory.Unusable{{PCI: inventorytest.T4().GPUs[0].PCI, Reason: "the GPU driver does not answer"}},
+	}
+}
+
+// A driver that fails to answer is asked again soon, whoever had the look that failed, and only
+// the third failure in a row empties the view. Nothing is said of the GPUs before that.
+func TestTransientFailure(t *testing.T) {
+	for name, failures := range map[string]int{"once": 1, "twice": 2, "thrice": 3, "on and on": 5} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &node{}
+				n.found(inventorytest.T4())
+				c := newCatalog(n)
+				refresh(t, c)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go c.Run(ctx, time.Minute)
+				n.log()
+				n.scan = func(context.Context) (inventory.Snapshot, error) {
+					if n.looks() > failures+1 {
+						return inventorytest.T4(), nil
+					}
+					return failing(), nil
+				}
+				err := c.Refresh(t.Context())
+				for i := range min(failures, 2) {
+					if !errors.Is(err, inventory.ErrTransient) || len(c.View().Devices) == 0 {
+						t.Errorf("failure %d: %v, %d devices", i+1, err, len(c.View().Devices))
+					}
+					if diff := cmp.Diff([]string{"scan false 0"}, n.log()); diff != "" {
+						t.Errorf("failure %d: %s", i+1, diff)
+					}
+					time.Sleep(time.Second)
+					synctest.Wait()
+					err = c.Trouble()
+				}
+				if err != nil || n.looks() != min(failures, 2)+2 || (len(c.View().Devices) == 0) != (failures > 2) {
+					t.Errorf("%v, %d scans, %d devices", err, n.looks(), len(c.View().Devices))
+				}
+				// What is empty is looked at as rarely as anything else.
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if want := min(failures, 2) + 3; n.looks() != want {
+					t.Errorf("%d scans after a minute, want %d", n.looks(), want)
+				}
+			})
+		})
+	}
+}
+
+// Claims that ask again and again, all within a moment, do not wear the patience out; a look that
+// succeeds restores it.
+func TestTransientFailuresAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		c := newCatalog(n)
+		for range 3 {
+			n.found(inventorytest.T4())
+			refresh(t, c)
+			n.found(failing())
+			for range 10 {
+				time.Sleep(150 * time.Millisecond)
+				if err := c.Refresh(t.Context()); !errors.Is(err, inventory.ErrTransient) || len(c.View().Devices) == 0 {
+					t.Fatalf("%v, %d devices", err, len(c.View().Devices))
+				}
+			}
+		}
+	})
+}
+
+// A node that starts with such a driver has no view until that is certain.
+func TestTransientFailureAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		n.found(failing())
+		c := newCatalog(n)
+		for look := range 3 {
+			if err := c.Refresh(t.Context()); (err == nil) != (look == 2) || c.View().Looked != (look == 2) {
+				t.Errorf("look %d: %v, %t", look, err, c.View().Looked)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// The GPUs that are there at the start are one line of the log; what is wrong has its own, and so
+// has what comes later.
+func TestLogOfChanges(t *testing.T) {
+	line := func(c inventory.ChangeKind, detail string) string {
+		return fmt.Sprintf("Hardware changed.*%s.*%s", c, detail)
+	}
+	t4 := inventorytest.T4()
+	one := inventorytest.Clone(t4)
+	one.GPUs = one.GPUs[:1]
+	for name, c := range map[string]struct {
+		looks []inventory.Snapshot
+		want  []string
+	}{
+		"several": {[]inventory.Snapshot{t4}, []string{fmt.Sprintf("Hardware found: %d GPUs, driver 580.95.05", len(t4.GPUs))}},
+		"one":     {[]inventory.Snapshot{one}, []string{line(inventory.Appeared, t4.GPUs[0].ProductName)}},
+		"one of them lost": {
+			[]inventory.Snapshot{inventorytest.Lose(t4, t4.GPUs[1].PCI)},
+			[]string{fmt.Sprintf("Hardware found: %d GPUs, driver 580.95.05", len(t4.GPUs)-1), line(inventory.Failed, "GPU is lost")},
+		},
+		"without a driver first": {
+			[]inventory.Snapshot{{Driver: inventory.Driver{Missing: "no library"}}, one, t4},
+			slices.Repeat([]string{line(inventory.Appeared, t4.GPUs[0].ProductName)}, len(t4.GPUs)),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			logger := funcr.New(func(_, line string) { got = append(got, line) }, funcr.Options{})
+			n := &node{}
+			cat := newCatalog(n)
+			for _, s := range c.looks {
+				n.found(s)
+				if err := cat.Refresh(klog.NewContext(t.Context(), logger)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			same := func(want, got string) bool { return regexp.MustCompile(want).MatchString(got) }
+			if !slices.EqualFunc(c.want, got, same) {
+				t.Errorf("the log is %q, want %q", got, c.want)
 			}
 		})
 	}
