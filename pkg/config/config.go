@@ -180,7 +180,7 @@ var podUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
 // validDriverName tells whether the name can be both what Kubernetes takes for a driver and
 // what CDI takes for a vendor: of all DNS names CDI refuses those that begin with a digit.
 func validDriverName(name string) bool {
-	return len(validation.IsDNS1123Subdomain(name)) == 0 && len(name) <= 63 && !(name[0] >= '0' && name[0] <= '9')
+	return len(validation.IsDNS1123Subdomain(name)) == 0 && len(name) <= 63 && (name[0] < '0' || name[0] > '9')
 }
 
 func (c *Config) checkNames(f *faults) {
