@@ -156,6 +156,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 		return unlessEnded(signal, err)
 	}
 	a.removeStaleSockets(serving)
+	a.removeTemps(serving)
 	a.removeOrphans(serving)
 	a.firstScan(signal, serving)
 	if signal.Err() != nil {

@@ -78,7 +78,8 @@ func copyProgram(source, target string) error {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	out, err := renameio.NewPendingFile(target, renameio.WithPermissions(0o755), renameio.IgnoreUmask())
+	out, err := renameio.NewPendingFile(target, renameio.WithTempDir(filepath.Dir(target)),
+		renameio.WithPermissions(0o755), renameio.IgnoreUmask())
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,10 @@ const maxBoards = 512
 // ErrMemory is wrapped by every error about a memory that cannot be used.
 var ErrMemory = errors.New("unusable NVLink memory")
 
+// ErrNewer is wrapped, together with ErrMemory, by the error about a file of a later release. It
+// is neither moved nor overwritten: after a downgrade and an upgrade the domains are the same.
+var ErrNewer = errors.New("written by a later release")
+
 // file is the JSON form of a Memory.
 type file struct {
 	Version int            `json:"version"`
@@ -43,6 +47,9 @@ func Decode(data []byte) (Memory, error) {
 	var f file
 	if err := json.Unmarshal(data, &f); err != nil {
 		return Memory{}, fmt.Errorf("%w: %w", ErrMemory, err)
+	}
+	if f.Version > memoryVersion {
+		return Memory{}, fmt.Errorf("%w: %w: version is %d, this program reads %d", ErrMemory, ErrNewer, f.Version, memoryVersion)
 	}
 	if f.Version != memoryVersion {
 		return Memory{}, fmt.Errorf("%w: version is %d, this program reads %d", ErrMemory, f.Version, memoryVersion)

@@ -181,3 +181,23 @@ func TestStoreErrorsNameTheFile(t *testing.T) {
 		t.Errorf("writing into a missing directory: %v", err)
 	}
 }
+
+// A downgrade must not take the file away from the release that wrote it.
+func TestStoreLeavesANewerFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "nvlink.json")
+	s := topology.Store{Path: path}
+	newer := []byte(`{"version":2}`)
+	if err := os.WriteFile(path, newer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.Load()
+	if !errors.Is(err, topology.ErrNewer) || !errors.Is(err, topology.ErrMemory) || len(m.Boards) != 0 {
+		t.Errorf("load: %+v, %v", m, err)
+	}
+	if written, err := s.Save(topology.Memory{}); written || err != nil {
+		t.Errorf("save: %t, %v", written, err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != string(newer) {
+		t.Errorf("the file is %q (%v) afterwards", got, err)
+	}
+}

@@ -29,6 +29,10 @@ func (s Store) Load() (Memory, error) {
 		return Memory{}, fmt.Errorf("reading NVLink memory: %w", err)
 	}
 	m, err := Decode(data)
+	if errors.Is(err, ErrNewer) {
+		// A later release's: it is left for that, and this process goes on without.
+		return Memory{}, fmt.Errorf("%s: %w", s.Path, err)
+	}
 	if err != nil {
 		return Memory{}, errors.Join(fmt.Errorf("%s: %w", s.Path, err), os.Rename(s.Path, s.Path+".bad"))
 	}
@@ -36,16 +40,21 @@ func (s Store) Load() (Memory, error) {
 }
 
 // Save writes the memory so that a crash leaves the old or the new file, and tells whether
-// anything had to be written.
+// anything had to be written. A file of a later release stays.
 func (s Store) Save(m Memory) (bool, error) {
 	data, err := m.Encode()
 	if err != nil {
 		return false, err
 	}
-	if old, err := os.ReadFile(s.Path); err == nil && bytes.Equal(old, data) {
-		return false, nil
+	if old, err := os.ReadFile(s.Path); err == nil {
+		if bytes.Equal(old, data) {
+			return false, nil
+		}
+		if _, err := Decode(old); errors.Is(err, ErrNewer) {
+			return false, nil
+		}
 	}
-	if err := renameio.WriteFile(s.Path, data, 0o600); err != nil {
+	if err := renameio.WriteFile(s.Path, data, 0o600, renameio.WithTempDir(filepath.Dir(s.Path))); err != nil {
 		return false, fmt.Errorf("writing NVLink memory: %w", err)
 	}
 	dir, err := os.Open(filepath.Dir(s.Path))
