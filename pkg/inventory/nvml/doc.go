@@ -1,5 +1,5 @@
 // Package nvml reads GPUs through NVIDIA's management library, libnvidia-ml.so.1. It is the NVML
-// of a scan, and the only package of the driver that imports go-nvml: who needs the raw library
+// of a scan, and with its sub-package names the only one of the driver that imports go-nvml: who needs the raw library
 // (the CDI writer) borrows it with Library.Use. It must not know sysfs, Kubernetes or what a
 // reading is used for.
 //

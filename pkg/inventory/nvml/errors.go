@@ -7,6 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 )
 
 // CallError is an error code that NVML returned.
@@ -72,17 +73,7 @@ func passing(err error) error {
 }
 
 // HungError tells that a call did not come back in time, now or earlier.
-type HungError struct {
-	// Call is the C function that hangs, About the GPU or the library it was asked about.
-	Call, About string
-}
-
-func (e *HungError) Error() string {
-	return fmt.Sprintf("%s about %s does not return", e.Call, e.About)
-}
-
-// Is makes the error an inventory.ErrHung.
-func (e *HungError) Is(target error) bool { return target == inventory.ErrHung }
+type HungError = watchdog.HungError
 
 // ReplacedError tells that the library this process is bound to stopped working and that
 // another one lies in its place.

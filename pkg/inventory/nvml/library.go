@@ -13,6 +13,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -42,7 +43,7 @@ type Options struct {
 // Make one a process. It may be used concurrently.
 type Library struct {
 	options  Options
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	// turn is held by the operation under way; it guards the fields below.
 	turn       chan struct{}
 	session    *session
@@ -78,7 +79,7 @@ func New(o Options) *Library {
 		o.CallTimeout = defaultCallTimeout
 	}
 	return &Library{
-		options: o, watchdog: newWatchdog(o.CallTimeout), turn: make(chan struct{}, 1),
+		options: o, watchdog: watchdog.New(o.CallTimeout), turn: make(chan struct{}, 1),
 		partitions: &partitions{wanted: o.Partitions, profiles: map[profilesKey][]inventory.MIGProfile{}},
 	}
 }
@@ -146,7 +147,7 @@ func (l *Library) Use(ctx context.Context, what string, f func(API) error) error
 		return err
 	}
 	api := l.session.api
-	failed, err := watch(ctx, l.watchdog, aboutLibrary, what, func() error { return f(api) })
+	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, what, func() error { return f(api) })
 	return errors.Join(err, failed)
 }
 
@@ -172,7 +173,7 @@ func (l *Library) idle() error {
 	if n := l.borrowers.Load(); n > 0 {
 		return fmt.Errorf("%d operations on GPUs are under way", n)
 	}
-	return l.watchdog.leftBehind()
+	return l.watchdog.LeftBehind()
 }
 
 func (l *Library) begin(ctx context.Context) error {
@@ -190,7 +191,7 @@ func (l *Library) end() { <-l.turn }
 func (l *Library) shutdown(ctx context.Context) error {
 	api := l.session.api
 	l.session = nil
-	failed, err := watch(ctx, l.watchdog, aboutLibrary, "nvmlShutdown", func() error { return failure("nvmlShutdown", api.Shutdown()) })
+	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return failure("nvmlShutdown", api.Shutdown()) })
 	if errors.Is(failed, errSessionEnded) {
 		failed = nil
 	}
@@ -213,7 +214,7 @@ func (l *Library) open(ctx context.Context) error {
 		symbols map[string]bool
 		err     error
 	}
-	p, err := watch(ctx, l.watchdog, aboutLibrary, "dlopen", func() probed {
+	p, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "dlopen", func() probed {
 		symbols, err := probe(path)
 		return probed{symbols, err}
 	})
@@ -234,7 +235,7 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 		ret nvml.Return
 		err error
 	}
-	o, err := watch(ctx, l.watchdog, aboutLibrary, "nvmlInit_v2", func() outcome {
+	o, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlInit_v2", func() outcome {
 		ret := api.Init()
 		return outcome{ret, failure("nvmlInit_v2", ret)}
 	})

@@ -10,6 +10,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/names"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -65,10 +67,10 @@ func link(a *asker, d nvml.Device, number int, active inventory.Fact[bool]) inve
 	if active.Err != nil || !active.Value {
 		return r
 	}
-	r.Version = convert(ask(a, symLinkVersion, func() (uint32, nvml.Return) { return d.GetNvLinkVersion(number) }), nvlinkGeneration)
+	r.Version = convert(ask(a, symLinkVersion, func() (uint32, nvml.Return) { return d.GetNvLinkVersion(number) }), names.NVLinkGeneration)
 	r.Remote = convert(ask(a, symLinkRemoteType, func() (nvml.IntNvLinkDeviceType, nvml.Return) {
 		return d.GetNvLinkRemoteDeviceType(number)
-	}), remoteKind)
+	}), names.Remote)
 	if r.Remote.Err == nil && r.Remote.Value != inventory.RemoteGPU {
 		r.Peer = inventory.Unknown[pci.Address](inventory.ErrNotSupported)
 		return r
@@ -89,7 +91,7 @@ func peerAddress(info nvml.PciInfo) (pci.Address, error) {
 
 // peers asks which of the other boards board i reaches over NVLink. Boards without links are
 // not asked.
-func peers(ctx context.Context, w *watchdog, s *session, boards []inventory.Board, devices []nvml.Device, i int) inventory.Fact[[]pci.Address] {
+func peers(ctx context.Context, w *watchdog.Watchdog, s *session, boards []inventory.Board, devices []nvml.Device, i int) inventory.Fact[[]pci.Address] {
 	from := boards[i]
 	if !usable(from) || from.Links.Err != nil {
 		return inventory.Unknown[[]pci.Address](inventory.ErrNotSupported)
@@ -153,7 +155,7 @@ func fabricOf(a *asker, symbol string, call func() (inventory.FabricReading, nvm
 		reading, ret, state := call()
 		return answer{reading, state}, ret
 	}), func(got answer) (inventory.FabricReading, error) {
-		state, err := fabricState(got.state)
+		state, err := names.FabricState(got.state)
 		got.reading.State = state
 		return got.reading, err
 	})

@@ -9,6 +9,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/names"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -16,7 +18,7 @@ import (
 // than the reading whose context it has.
 type asker struct {
 	ctx      context.Context
-	watchdog *watchdog
+	watchdog *watchdog.Watchdog
 	session  *session
 	about    string
 	// end is why asking on is of no use: the GPU is lost, a call hangs, the context ended.
@@ -31,7 +33,7 @@ func ask[T any](a *asker, symbol string, call func() (T, nvml.Return)) inventory
 	if !a.session.symbols[symbol] {
 		return inventory.Unknown[T](fmt.Errorf("%s is not in this driver's library: %w", symbol, inventory.ErrNotSupported))
 	}
-	fact, err := watch(a.ctx, a.watchdog, a.about, symbol, func() inventory.Fact[T] {
+	fact, err := watchdog.Watch(a.ctx, a.watchdog, a.about, symbol, func() inventory.Fact[T] {
 		value, ret := call()
 		return inventory.Fact[T]{Value: value, Err: failure(symbol, ret)}
 	})
@@ -55,8 +57,8 @@ func convert[T, U any](f inventory.Fact[T], to func(T) (U, error)) inventory.Fac
 }
 
 // read reads everything in one session.
-func read(ctx context.Context, w *watchdog, s *session, onBus []pci.Address) (inventory.Reading, error) {
-	library := &asker{ctx: ctx, watchdog: w, session: s, about: aboutLibrary}
+func read(ctx context.Context, w *watchdog.Watchdog, s *session, onBus []pci.Address) (inventory.Reading, error) {
+	library := &asker{ctx: ctx, watchdog: w, session: s, about: watchdog.Library}
 	count := ask(library, symCount, s.api.DeviceGetCount)
 	if count.Err != nil {
 		return inventory.Reading{}, passing(count.Err)
@@ -88,7 +90,7 @@ func cudaVersion(v int) (inventory.Version, error) {
 }
 
 // refusal is what NVML says of a GPU whose address no board has; nil if nothing.
-func refusal(ctx context.Context, w *watchdog, s *session, boards []inventory.Board, address pci.Address) error {
+func refusal(ctx context.Context, w *watchdog.Watchdog, s *session, boards []inventory.Board, address pci.Address) error {
 	a := &asker{ctx: ctx, watchdog: w, session: s, about: address.String()}
 	f := ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByPciBusId(address.String()) })
 	var code *CallError
@@ -110,7 +112,7 @@ func refusal(ctx context.Context, w *watchdog, s *session, boards []inventory.Bo
 }
 
 // board reads the GPU at one index of the enumeration. The device is nil if there is no handle.
-func board(ctx context.Context, w *watchdog, s *session, index int, driver string) (inventory.Board, nvml.Device) {
+func board(ctx context.Context, w *watchdog.Watchdog, s *session, index int, driver string) (inventory.Board, nvml.Device) {
 	a := &asker{ctx: ctx, watchdog: w, session: s, about: fmt.Sprintf("the GPU at index %d", index)}
 	b := inventory.Board{Index: index}
 	handle := ask(a, symHandle, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByIndex(index) })
@@ -137,9 +139,9 @@ func identity(a *asker, d nvml.Device, b *inventory.Board) {
 	b.Minor = ask(a, symMinor, d.GetMinorNumber)
 	b.ProductName = ask(a, symName, d.GetName)
 	b.Serial = ask(a, symSerial, d.GetSerial)
-	b.Brand = convert(ask(a, symBrand, d.GetBrand), brandName)
-	b.Architecture = convert(ask(a, symArchitecture, d.GetArchitecture), architectureName)
-	b.AddressingMode = convert(ask(a, symAddressingMode, d.GetAddressingMode), addressingModeName)
+	b.Brand = convert(ask(a, symBrand, d.GetBrand), names.Brand)
+	b.Architecture = convert(ask(a, symArchitecture, d.GetArchitecture), names.Architecture)
+	b.AddressingMode = convert(ask(a, symAddressingMode, d.GetAddressingMode), names.AddressingMode)
 	b.ComputeCapability = ask(a, symCapability, func() (inventory.Version, nvml.Return) {
 		major, minor, ret := d.GetCudaComputeCapability()
 		return inventory.Version{Major: major, Minor: minor}, ret

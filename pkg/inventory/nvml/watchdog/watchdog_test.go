@@ -1,4 +1,4 @@
-package nvml
+package watchdog_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 )
 
 const limit = 10 * time.Second
@@ -25,7 +26,7 @@ func sleeping(d time.Duration) func() int {
 func TestACallInTime(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	synctest.Test(t, func(t *testing.T) {
-		got, err := watch(t.Context(), newWatchdog(limit), "a", "call", sleeping(limit-1))
+		got, err := watchdog.Watch(t.Context(), watchdog.New(limit), "a", "call", sleeping(limit-1))
 		if got != 7 || err != nil {
 			t.Errorf("got %d, %v", got, err)
 		}
@@ -34,11 +35,11 @@ func TestACallInTime(t *testing.T) {
 
 func TestACallThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, begin := newWatchdog(limit), time.Now()
+		w, begin := watchdog.New(limit), time.Now()
 		hung := func(about string, want time.Duration) {
 			t.Helper()
-			got, err := watch(t.Context(), w, about, "second", sleeping(0))
-			var reason *HungError
+			got, err := watchdog.Watch(t.Context(), w, about, "second", sleeping(0))
+			var reason *watchdog.HungError
 			if got != 0 || !errors.As(err, &reason) || !errors.Is(err, inventory.ErrHung) || reason.Call != "first" {
 				t.Errorf("got %d, %v", got, err)
 			}
@@ -46,22 +47,22 @@ func TestACallThatHangs(t *testing.T) {
 				t.Errorf("waited %v, want %v", waited, want)
 			}
 		}
-		if _, err := watch(t.Context(), w, "a", "first", sleeping(time.Minute)); !errors.Is(err, inventory.ErrHung) {
+		if _, err := watchdog.Watch(t.Context(), w, "a", "first", sleeping(time.Minute)); !errors.Is(err, inventory.ErrHung) {
 			t.Errorf("error is %v", err)
 		}
 		// What hangs is refused at once; what does not is served.
 		hung("a", limit)
-		if got, err := watch(t.Context(), w, "b", "other", sleeping(0)); got != 7 || err != nil {
+		if got, err := watchdog.Watch(t.Context(), w, "b", "other", sleeping(0)); got != 7 || err != nil {
 			t.Errorf("another GPU: %d, %v", got, err)
 		}
-		if err := w.leftBehind(); !errors.Is(err, inventory.ErrHung) {
+		if err := w.LeftBehind(); !errors.Is(err, inventory.ErrHung) {
 			t.Errorf("left behind: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if got, err := watch(t.Context(), w, "a", "again", sleeping(0)); got != 7 || err != nil {
+		if got, err := watchdog.Watch(t.Context(), w, "a", "again", sleeping(0)); got != 7 || err != nil {
 			t.Errorf("after it returned: %d, %v", got, err)
 		}
-		if err := w.leftBehind(); err != nil {
+		if err := w.LeftBehind(); err != nil {
 			t.Errorf("left behind: %v", err)
 		}
 	})
@@ -69,17 +70,17 @@ func TestACallThatHangs(t *testing.T) {
 
 func TestALibraryThatHangsStopsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchdog(limit)
+		w := watchdog.New(limit)
 		for range 2 {
-			if _, err := watch(t.Context(), w, aboutLibrary, "first", sleeping(time.Minute)); !errors.Is(err, inventory.ErrHung) {
+			if _, err := watchdog.Watch(t.Context(), w, watchdog.Library, "first", sleeping(time.Minute)); !errors.Is(err, inventory.ErrHung) {
 				t.Errorf("error is %v", err)
 			}
 		}
-		if _, err := watch(t.Context(), w, "a", "second", sleeping(0)); !errors.Is(err, inventory.ErrHung) {
+		if _, err := watchdog.Watch(t.Context(), w, "a", "second", sleeping(0)); !errors.Is(err, inventory.ErrHung) {
 			t.Errorf("error is %v", err)
 		}
 		time.Sleep(time.Minute)
-		if got, err := watch(t.Context(), w, "a", "third", sleeping(0)); got != 7 || err != nil {
+		if got, err := watchdog.Watch(t.Context(), w, "a", "third", sleeping(0)); got != 7 || err != nil {
 			t.Errorf("after it returned: %d, %v", got, err)
 		}
 	})
@@ -93,18 +94,18 @@ func TestACallThatWasLeftByItsCaller(t *testing.T) {
 	}{"slow": {5 * time.Second, false}, "hangs": {time.Hour, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWatchdog(limit)
+				w := watchdog.New(limit)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				if _, err := watch(ctx, w, "a", "first", sleeping(c.takes)); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := watchdog.Watch(ctx, w, "a", "first", sleeping(c.takes)); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error is %v", err)
 				}
 				waiting, stop := context.WithTimeout(t.Context(), time.Second)
 				defer stop()
-				if _, err := watch(waiting, w, "a", "second", sleeping(0)); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := watchdog.Watch(waiting, w, "a", "second", sleeping(0)); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error is %v", err)
 				}
-				got, err := watch(t.Context(), w, "a", "third", sleeping(0))
+				got, err := watchdog.Watch(t.Context(), w, "a", "third", sleeping(0))
 				if hung := errors.Is(err, inventory.ErrHung); hung != c.hangs || (got == 7) == c.hangs {
 					t.Errorf("got %d, %v", got, err)
 				}
@@ -118,10 +119,10 @@ func TestACallThatWasLeftByItsCaller(t *testing.T) {
 // Callers that never have the time to wait for a call learn that it hangs, too.
 func TestACallThatHangsForImpatientCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, begin := newWatchdog(limit), time.Now()
+		w, begin := watchdog.New(limit), time.Now()
 		for {
 			ctx, cancel := context.WithTimeout(t.Context(), limit/4)
-			_, err := watch(ctx, w, "a", "call", sleeping(time.Hour))
+			_, err := watchdog.Watch(ctx, w, "a", "call", sleeping(time.Hour))
 			cancel()
 			if errors.Is(err, inventory.ErrHung) {
 				break
@@ -137,28 +138,16 @@ func TestACallThatHangsForImpatientCallers(t *testing.T) {
 func TestNoCallAfterTheContextEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := watch(ctx, newWatchdog(limit), "a", "call", func() int { t.Error("called"); return 0 })
+	_, err := watchdog.Watch(ctx, watchdog.New(limit), "a", "call", func() int { t.Error("called"); return 0 })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v", err)
 	}
 }
 
-// A symbol that the driver lacks ends the process when it is called, so it never is.
-func TestASymbolThatIsMissingIsNotCalled(t *testing.T) {
-	a := &asker{ctx: t.Context(), watchdog: newWatchdog(limit), session: &session{symbols: map[string]bool{symUUID: true}}}
-	got := ask(a, symFabricV, func() (string, ret) { t.Error("called"); return "", 0 })
-	if !errors.Is(got.Err, inventory.ErrNotSupported) || a.end != nil {
-		t.Errorf("got %+v, end %v", got, a.end)
-	}
-	if got := ask(a, symUUID, func() (string, ret) { return "GPU-1", 0 }); got.Value != "GPU-1" || got.Err != nil {
-		t.Errorf("got %+v", got)
-	}
-}
-
 func BenchmarkWatch(b *testing.B) {
-	w := newWatchdog(limit)
+	w := watchdog.New(limit)
 	for b.Loop() {
-		if _, err := watch(b.Context(), w, "a", "call", sleeping(0)); err != nil {
+		if _, err := watchdog.Watch(b.Context(), w, "a", "call", sleeping(0)); err != nil {
 			b.Fatal(err)
 		}
 	}

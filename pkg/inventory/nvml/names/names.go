@@ -1,4 +1,7 @@
-package nvml
+// Package names translates the numbers of NVML's enumerations. It is for package nvml. A number
+// that has no name here is an error that gives the number: newer drivers have values that we do
+// not know.
+package names
 
 import (
 	"fmt"
@@ -12,7 +15,8 @@ import (
 // GetBrandAsString, GetArchitectureAsString and GetAddressingModeAsString), since claims select
 // by them.
 
-func brandName(brand nvml.BrandType) (string, error) {
+// Brand is a product line, such as "Nvidia".
+func Brand(brand nvml.BrandType) (string, error) {
 	return named("brand", brand, map[nvml.BrandType]string{
 		nvml.BRAND_UNKNOWN:             "Unknown",
 		nvml.BRAND_QUADRO:              "Quadro",
@@ -34,7 +38,8 @@ func brandName(brand nvml.BrandType) (string, error) {
 	})
 }
 
-func architectureName(architecture nvml.DeviceArchitecture) (string, error) {
+// Architecture is a GPU architecture, such as "Hopper".
+func Architecture(architecture nvml.DeviceArchitecture) (string, error) {
 	return named("architecture", architecture, map[nvml.DeviceArchitecture]string{
 		nvml.DEVICE_ARCH_KEPLER:    "Kepler",
 		nvml.DEVICE_ARCH_MAXWELL:   "Maxwell",
@@ -50,7 +55,8 @@ func architectureName(architecture nvml.DeviceArchitecture) (string, error) {
 	})
 }
 
-func addressingModeName(mode nvml.DeviceAddressingMode) (string, error) {
+// AddressingMode is HMM, ATS or None.
+func AddressingMode(mode nvml.DeviceAddressingMode) (string, error) {
 	return named("addressing mode", nvml.DeviceAddressingModeType(mode.Value), map[nvml.DeviceAddressingModeType]string{
 		nvml.DEVICE_ADDRESSING_MODE_NONE: "None",
 		nvml.DEVICE_ADDRESSING_MODE_HMM:  "HMM",
@@ -58,7 +64,8 @@ func addressingModeName(mode nvml.DeviceAddressingMode) (string, error) {
 	})
 }
 
-func remoteKind(kind nvml.IntNvLinkDeviceType) (inventory.Remote, error) {
+// Remote is what a link ends at.
+func Remote(kind nvml.IntNvLinkDeviceType) (inventory.Remote, error) {
 	return named("NVLink remote device type", kind, map[nvml.IntNvLinkDeviceType]inventory.Remote{
 		nvml.NVLINK_DEVICE_TYPE_GPU:     inventory.RemoteGPU,
 		nvml.NVLINK_DEVICE_TYPE_IBMNPU:  inventory.RemoteNPU,
@@ -67,13 +74,14 @@ func remoteKind(kind nvml.IntNvLinkDeviceType) (inventory.Remote, error) {
 	})
 }
 
-// nvlinkGeneration reads nvmlNvlinkVersion_t (nvml.h of NVML 13.4), which counts 2.2 and 3.1 as
+// NVLinkGeneration reads nvmlNvlinkVersion_t (nvml.h of NVML 13.4), which counts 2.2 and 3.1 as
 // versions of their own: it is not the generation.
-func nvlinkGeneration(version uint32) (int, error) {
+func NVLinkGeneration(version uint32) (int, error) {
 	return named("NVLink version", version, map[uint32]int{1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6})
 }
 
-func fabricState(state uint8) (inventory.FabricState, error) {
+// FabricState is how far a registration with a fabric is.
+func FabricState(state uint8) (inventory.FabricState, error) {
 	return named("fabric state", state, map[uint8]inventory.FabricState{
 		nvml.GPU_FABRIC_STATE_NOT_SUPPORTED: inventory.FabricNotSupported,
 		nvml.GPU_FABRIC_STATE_NOT_STARTED:   inventory.FabricNotStarted,

@@ -1,4 +1,4 @@
-package nvml
+package names_test
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/pci"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/names"
 )
 
 // ret is go-nvml's return code.
@@ -31,10 +31,10 @@ func TestNamesAreThoseOfGoNVLib(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		compare(t, "brand", value, d.GetBrandAsString, func() (string, error) { return brandName(brand) })
-		compare(t, "architecture", value, d.GetArchitectureAsString, func() (string, error) { return architectureName(architecture) })
+		compare(t, "brand", value, d.GetBrandAsString, func() (string, error) { return names.Brand(brand) })
+		compare(t, "architecture", value, d.GetArchitectureAsString, func() (string, error) { return names.Architecture(architecture) })
 		compare(t, "addressing mode", value, d.GetAddressingModeAsString, func() (string, error) {
-			return addressingModeName(nvml.DeviceAddressingMode{Value: mode})
+			return names.AddressingMode(nvml.DeviceAddressingMode{Value: mode})
 		})
 	}
 }
@@ -53,63 +53,16 @@ func compare(t *testing.T, what string, value int, theirs, ours func() (string, 
 
 func TestEnumerations(t *testing.T) {
 	for version, want := range map[uint32]int{1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6} {
-		if got, err := nvlinkGeneration(version); got != want || err != nil {
+		if got, err := names.NVLinkGeneration(version); got != want || err != nil {
 			t.Errorf("NVLink version %d is generation %d, %v, want %d", version, got, err, want)
 		}
 	}
 	for kind, want := range map[nvml.IntNvLinkDeviceType]inventory.Remote{0: inventory.RemoteGPU, 1: inventory.RemoteNPU, 2: inventory.RemoteSwitch, 255: inventory.RemoteUnknown} {
-		if got, err := remoteKind(kind); got != want || err != nil {
+		if got, err := names.Remote(kind); got != want || err != nil {
 			t.Errorf("remote type %d is %q, %v, want %q", kind, got, err, want)
 		}
 	}
-	if _, err := fabricState(9); err == nil || !strings.Contains(err.Error(), "fabric state 9") {
+	if _, err := names.FabricState(9); err == nil || !strings.Contains(err.Error(), "fabric state 9") {
 		t.Errorf("an unknown fabric state gives %v", err)
 	}
-	if got, err := cudaVersion(12080); got != (inventory.Version{Major: 12, Minor: 8}) || err != nil {
-		t.Errorf("CUDA version is %+v, %v", got, err)
-	}
-}
-
-func info(text string) nvml.PciInfo {
-	var p nvml.PciInfo
-	for i := range text {
-		p.BusId[i] = int8(text[i])
-	}
-	return p
-}
-
-func TestAddresses(t *testing.T) {
-	if got, err := addressOf(info("00000008:01:00.0")); got != (pci.Address{Domain: 8, Bus: 1}) || err != nil {
-		t.Errorf("got %v, %v", got, err)
-	}
-	full := info(strings.Repeat("f", 32))
-	if got, err := addressOf(full); err == nil {
-		t.Errorf("a field without an end gives %v", got)
-	}
-	for text, want := range map[string]error{"FFFFFFFF:FF:FF.0": inventory.ErrNotSupported, "00000000:1A:00.0": nil} {
-		if _, err := peerAddress(info(text)); (err == nil) != (want == nil) || want != nil && !strings.Contains(err.Error(), want.Error()) {
-			t.Errorf("%s gives %v, want %v", text, err, want)
-		}
-	}
-	if _, err := peerAddress(info("")); err == nil || strings.Contains(err.Error(), inventory.ErrNotSupported.Error()) {
-		t.Errorf("an empty address gives %v", err)
-	}
-}
-
-func FuzzAddressOf(f *testing.F) {
-	f.Add([]byte("00000008:01:00.0"))
-	f.Add([]byte("FFFFFFFF:FF:FF.0"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		var p nvml.PciInfo
-		for i := range min(len(text), len(p.BusId)) {
-			p.BusId[i] = int8(text[i])
-		}
-		a, err := addressOf(p)
-		if err != nil {
-			return
-		}
-		if back, err := addressOf(info(a.String())); err != nil || back != a {
-			t.Errorf("%q became %v and then %v, %v", text, a, back, err)
-		}
-	})
 }

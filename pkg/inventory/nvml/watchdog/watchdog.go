@@ -1,19 +1,24 @@
-package nvml
+// Package watchdog runs calls that cannot be cancelled and gives them up after a time. It is for
+// package nvml, whose doc comment says what that means for callers. It must not know NVML.
+package watchdog
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
 )
 
-// aboutLibrary is what calls that concern no single GPU are about.
-const aboutLibrary = "the library"
+// Library is what calls that concern no single GPU are about.
+const Library = "the library"
 
-// watchdog runs calls that cannot be cancelled and gives them up after a time. What they are
+// Watchdog runs calls that cannot be cancelled and gives them up after a time. What they are
 // about (a GPU, or the library) is a key: there is at most one running call a key.
-type watchdog struct {
+type Watchdog struct {
 	limit time.Duration
 	mu    sync.Mutex
 	// running has the calls that have not returned, by what they are about.
@@ -30,14 +35,15 @@ type attempt struct {
 
 func (a *attempt) hung() error { return &HungError{Call: a.call, About: a.about} }
 
-func newWatchdog(limit time.Duration) *watchdog {
-	return &watchdog{limit: limit, running: map[string]*attempt{}}
+// New makes a Watchdog that waits for a call for at most limit.
+func New(limit time.Duration) *Watchdog {
+	return &Watchdog{limit: limit, running: map[string]*attempt{}}
 }
 
-// watch runs f and returns its value. The error is a HungError when f, or an earlier call about
+// Watch runs f and returns its value. The error is a HungError when f, or an earlier call about
 // the same thing or about the library, does not return in time; or that of ctx. In both cases f
 // may still run: it must not touch what its caller uses.
-func watch[T any](ctx context.Context, w *watchdog, about, call string, f func() T) (T, error) {
+func Watch[T any](ctx context.Context, w *Watchdog, about, call string, f func() T) (T, error) {
 	var zero T
 	a, err := w.begin(ctx, about, call)
 	if err != nil {
@@ -63,7 +69,7 @@ func watch[T any](ctx context.Context, w *watchdog, about, call string, f func()
 
 // begin enters a call, once the one before it about the same thing has returned: that one may
 // still run after its caller's context ended.
-func (w *watchdog) begin(ctx context.Context, about, call string) (*attempt, error) {
+func (w *Watchdog) begin(ctx context.Context, about, call string) (*attempt, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -80,10 +86,10 @@ func (w *watchdog) begin(ctx context.Context, about, call string) (*attempt, err
 
 // enter starts an attempt, returns the one in the way, or the error if that one hangs: that is
 // a matter of its age alone, so that callers with little time see it too.
-func (w *watchdog) enter(about, call string) (a, before *attempt, err error) {
+func (w *Watchdog) enter(about, call string) (a, before *attempt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, at := range []string{aboutLibrary, about} {
+	for _, at := range []string{Library, about} {
 		before, ok := w.running[at]
 		switch {
 		case ok && time.Since(before.started) >= w.limit:
@@ -97,7 +103,7 @@ func (w *watchdog) enter(about, call string) (a, before *attempt, err error) {
 	return a, nil, nil
 }
 
-func (w *watchdog) await(ctx context.Context, before *attempt) error {
+func (w *Watchdog) await(ctx context.Context, before *attempt) error {
 	timeout := time.NewTimer(w.limit - time.Since(before.started))
 	defer timeout.Stop()
 	select {
@@ -110,15 +116,15 @@ func (w *watchdog) await(ctx context.Context, before *attempt) error {
 	}
 }
 
-func (w *watchdog) end(a *attempt) {
+func (w *Watchdog) end(a *attempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.running, a.about)
 	close(a.returned)
 }
 
-// leftBehind names a call that has not returned; nil when there is none.
-func (w *watchdog) leftBehind() error {
+// LeftBehind names a call that has not returned; nil when there is none.
+func (w *Watchdog) LeftBehind() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.running) == 0 {
@@ -126,3 +132,16 @@ func (w *watchdog) leftBehind() error {
 	}
 	return w.running[slices.Min(slices.Collect(maps.Keys(w.running)))].hung()
 }
+
+// HungError tells that a call did not come back in time, now or earlier.
+type HungError struct {
+	// Call is the C function that hangs, About the GPU or the library it was asked about.
+	Call, About string
+}
+
+func (e *HungError) Error() string {
+	return fmt.Sprintf("%s about %s does not return", e.Call, e.About)
+}
+
+// Is makes the error an inventory.ErrHung.
+func (e *HungError) Is(target error) bool { return target == inventory.ErrHung }
