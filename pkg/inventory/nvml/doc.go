@@ -1,7 +1,7 @@
 // Package nvml reads GPUs through NVIDIA's management library, libnvidia-ml.so.1. It is the NVML
-// of a scan, and with its sub-package names the only one of the driver that imports go-nvml: who needs the raw library
-// (the CDI writer) borrows it with Library.Use. It must not know sysfs, Kubernetes or what a
-// reading is used for.
+// of a scan, and with its sub-package names the only one of the driver that imports go-nvml: who
+// needs the raw library (the CDI writer) borrows it with Library.Use. It must not know sysfs,
+// Kubernetes or what a reading is used for.
 //
 // # One library for the life of a process
 //
