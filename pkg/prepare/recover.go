@@ -48,7 +48,7 @@ func (e *Engine) Recover(ctx context.Context) (Recovery, error) {
 		errs = append(errs, e.holders.put(r))
 	}
 	found.Records = len(records) + len(found.Rebuilt)
-	errs = append(errs, e.sweepHolders(ctx))
+	e.sweepHolders(ctx)
 	return found, errors.Join(errs...)
 }
 
@@ -157,7 +157,7 @@ func (e *Engine) lockSoon(ctx context.Context, key lock.Key) (unlock func(), err
 
 // sweepHolders removes entries whose record is gone. The lock of the GPU keeps away a prepare
 // that has made its entry and not yet its record.
-func (e *Engine) sweepHolders(ctx context.Context) error {
+func (e *Engine) sweepHolders(ctx context.Context) {
 	for _, gpu := range e.holders.entries() {
 		if len(gpu.claims) == 0 {
 			continue
@@ -173,5 +173,4 @@ func (e *Engine) sweepHolders(ctx context.Context) error {
 		}
 		unlock()
 	}
-	return nil
 }

@@ -73,8 +73,10 @@ func (c *container) mknod(name string, minor uint32) {
 func (c *container) smi(args ...string) (string, int) {
 	c.t.Helper()
 	script := `mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && exec chroot "$@"`
-	cmd := exec.CommandContext(c.t.Context(), "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-ec", script, "sh",
-		c.node.StateFile(), c.state, c.root, "/usr/bin/nvidia-smi"}, args...)...)
+	cmd := exec.CommandContext(c.t.Context(), "unshare", append([]string{
+		"--mount", "--propagation", "private", "sh", "-ec", script, "sh",
+		c.node.StateFile(), c.state, c.root, "/usr/bin/nvidia-smi",
+	}, args...)...)
 	return outputOf(c.t, cmd)
 }
 

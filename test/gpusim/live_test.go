@@ -103,7 +103,7 @@ func waitForEvent(lib nvml.Interface, devices map[int]nvml.Device, n []int) stri
 	if ret != nvml.SUCCESS {
 		return code(ret)
 	}
-	defer set.Free()
+	defer func() { _ = set.Free() }()
 	if ret := devices[n[0]].RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
 		return code(ret)
 	}

@@ -304,8 +304,10 @@ func TestNVCDIWritesMIGSpecs(t *testing.T) {
 	do(t, err)
 	plain := childCommand(t, node, "common", node.DriverRoot(), instance.Compute[0].UUID)
 	script := `mount --bind "$1" /proc/driver && shift && exec "$@"`
-	cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--mount", "--propagation", "private", "sh", "-ec", script, "sh",
-		filepath.Join(node.ProcRoot(), "driver"), plain.Path}, plain.Args[1:]...)...)
+	cmd := exec.CommandContext(t.Context(), "unshare", append([]string{
+		"--mount", "--propagation", "private", "sh", "-ec", script, "sh",
+		filepath.Join(node.ProcRoot(), "driver"), plain.Path,
+	}, plain.Args[1:]...)...)
 	cmd.Env = plain.Env
 	got := decode[edits](t, cmd)
 	minor := int(node.Spec().GPUs[3].Minor)

@@ -101,8 +101,10 @@ func expectedGeometry(board *nodefile.Board) geometry {
 
 // migBoards are the boards with MIG.
 func migBoards() []string {
-	return []string{"a30-24gb", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "h100-nvl-94gb",
-		"h200-sxm5-141gb", "b200-sxm6-180gb", "gb200-186gb", "rtx-pro-6000-96gb"}
+	return []string{
+		"a30-24gb", "a100-sxm4-40gb", "a100-sxm4-80gb", "h100-sxm5-80gb", "h100-nvl-94gb",
+		"h200-sxm5-141gb", "b200-sxm6-180gb", "gb200-186gb", "rtx-pro-6000-96gb",
+	}
 }
 
 // oneOf makes a node of GPUs with the given boards.

@@ -138,8 +138,14 @@ func TestFaultsFromTheCommandLine(t *testing.T) {
 	good(t, "inject", "xid", dir, "4", "79")
 	got := inspect(t, dir)
 	want := []gpuLine{
-		{0, "ok", 18, "inProgress", nil, "off"}, {1, "lost", 18, "inProgress", nil, "off"}, {2, "lost", 18, "inProgress", nil, "off"}, {3, "absent", 18, "inProgress", nil, "off"},
-		{4, "ok", 18, "inProgress", nil, "off"}, {5, "ok", 18, "completed", nil, "off"}, {6, "ok", 1, "inProgress", nil, "off"}, {7, "ok", 18, "inProgress", nil, "off"},
+		{0, "ok", 18, "inProgress", nil, "off"},
+		{1, "lost", 18, "inProgress", nil, "off"},
+		{2, "lost", 18, "inProgress", nil, "off"},
+		{3, "absent", 18, "inProgress", nil, "off"},
+		{4, "ok", 18, "inProgress", nil, "off"},
+		{5, "ok", 18, "completed", nil, "off"},
+		{6, "ok", 1, "inProgress", nil, "off"},
+		{7, "ok", 18, "inProgress", nil, "off"},
 	}
 	for i := range got.GPUs {
 		got.GPUs[i].Peers = nil
