@@ -94,10 +94,12 @@ type Catalog struct {
 	trouble atomic.Pointer[error]
 
 	// turn is taken by whoever scans; what is below belongs to its holder.
-	turn   chan struct{}
-	began  time.Time
-	err    error
-	memory *topology.Memory
+	turn  chan struct{}
+	began time.Time
+	err   error
+	// memory is what the last look remembered, memoryTrouble why the file could not be read then.
+	memory        topology.Memory
+	memoryTrouble error
 	// failures is how many looks in a row, lastFailure when the last of them began, the driver
 	// failed to answer. Looks that follow each other closer than soon are one.
 	failures    int
@@ -138,9 +140,13 @@ func (c *Catalog) Refresh(ctx context.Context) error {
 	if c.began.After(asked) {
 		return c.err
 	}
-	c.began = time.Now()
-	c.err = c.look(ctx)
-	err := c.err
+	began := time.Now()
+	err := c.look(ctx)
+	if err != nil && ctx.Err() != nil {
+		// Cut short by whoever asked: that is nobody else's answer, and no trouble of the node.
+		return err
+	}
+	c.began, c.err = began, err
 	c.trouble.Store(&err)
 	return err
 }
@@ -237,21 +243,23 @@ func logChanges(ctx context.Context, before *View, after inventory.Snapshot) {
 // logged and the node served. An absent driver says nothing about the topology.
 func (c *Catalog) resolve(ctx context.Context, snapshot inventory.Snapshot) topology.Assignment {
 	logger := klog.FromContext(ctx)
-	if c.memory == nil {
-		memory, err := c.Memory.Load()
-		if err != nil {
-			logger.Error(err, "The remembered NVLink topology cannot be used; starting from what is there now")
+	// Read anew each time: two instances of an update share the file and must agree.
+	memory, err := c.Memory.Load()
+	if err != nil {
+		if c.memoryTrouble == nil || c.memoryTrouble.Error() != err.Error() {
+			logger.Error(err, "The remembered NVLink topology cannot be used; going on from what this process saw")
 		}
-		c.memory = &memory
+		memory = c.memory
 	}
-	assignment, next := topology.Resolve(snapshot, *c.memory)
+	c.memoryTrouble = err
+	assignment, next := topology.Resolve(snapshot, memory)
 	if !snapshot.Driver.Present {
 		return assignment
 	}
 	if _, err := c.Memory.Save(next); err != nil {
 		logger.Error(err, "The NVLink topology cannot be stored; trying again at the next scan")
 	}
-	c.memory = &next
+	c.memory = next
 	return assignment
 }
 

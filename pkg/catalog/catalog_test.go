@@ -379,6 +379,38 @@ func TestMemoryFaults(t *testing.T) {
 	}
 }
 
+// Whoever waits for a look must not get the end of another's patience for an answer.
+func TestALookCutShortIsNobodyElsesAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{}
+		c := newCatalog(n)
+		n.scan = func(ctx context.Context) (inventory.Snapshot, error) {
+			select {
+			case <-ctx.Done():
+				return inventory.Snapshot{}, ctx.Err()
+			case <-time.After(2 * time.Second):
+				return inventorytest.T4(), nil
+			}
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		impatient := make(chan error)
+		go func() { impatient <- c.Refresh(short) }()
+		synctest.Wait()
+		patient := make(chan error)
+		go func() { patient <- c.Refresh(t.Context()) }()
+		if err := <-impatient; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the impatient one: %v", err)
+		}
+		if err := c.Trouble(); err != nil {
+			t.Errorf("trouble of the node: %v", err)
+		}
+		if err := <-patient; err != nil || len(c.View().Devices) == 0 {
+			t.Errorf("the patient one: %v, %d devices", err, len(c.View().Devices))
+		}
+	})
+}
+
 // Those who ask while a look is under way share the next: what they ask for may have come after
 // that look had passed it.
 func TestRefreshIsShared(t *testing.T) {
