@@ -151,28 +151,34 @@ func must(t testing.TB, err error) {
 }
 
 func TestBadNodesAreRefused(t *testing.T) {
+	of := func(s NodeStat) func(*node) { return func(n *node) { n.stats["nvidia1"] = s } }
 	tests := []struct {
-		name   string
-		change func(t *testing.T, n *node)
-		want   string
+		name         string
+		change       func(n *node)
+		want, remedy string
 	}{
-		{"missing", func(_ *testing.T, n *node) { delete(n.stats, "nvidia1") }, "/run/nvidia/dev/nvidia1 is missing"},
-		{"regular file", func(_ *testing.T, n *node) { n.stats["nvidia1"] = NodeStat{} }, "not a character device"},
-		{"block device", func(_ *testing.T, n *node) { s := char(195, 1); s.Mode = os.ModeDevice; n.stats["nvidia1"] = s }, "not a character device"},
-		{"other minor", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(195, 2) }, "minor number 2 instead of 1"},
-		{"other major", func(_ *testing.T, n *node) { n.stats["nvidia1"] = char(1, 1) }, "major number 1, but the kernel driver nvidia has 195"},
-		{"module not loaded", func(_ *testing.T, n *node) { n.majors = map[string]uint32{"mem": 1} }, "kernel module is not loaded"},
+		{"missing", func(n *node) { delete(n.stats, "nvidia1") }, "/run/nvidia/dev/nvidia1 is missing", remedyMake},
+		{"regular file", of(NodeStat{}), "not a character device but a regular file", remedyRemake},
+		{"directory", of(NodeStat{Mode: os.ModeDir | 0o755}), "not a character device but a directory", remedyRemake},
+		{"symbolic link", of(NodeStat{Mode: os.ModeSymlink | 0o777}), "not a character device but a symbolic link", remedyRemake},
+		{"block device", of(NodeStat{Mode: os.ModeDevice, Major: 195, Minor: 1}), "not a character device but a block device", remedyRemake},
+		{"named pipe", of(NodeStat{Mode: os.ModeNamedPipe}), "not a character device but a named pipe", remedyRemake},
+		{"socket", of(NodeStat{Mode: os.ModeSocket}), "not a character device but a socket", remedyRemake},
+		{"something else", of(NodeStat{Mode: os.ModeIrregular}), "not a character device but a file of type ?", remedyRemake},
+		{"other minor", of(char(195, 2)), "minor number 2 instead of 1", remedyRemake},
+		{"other major", of(char(1, 1)), "major number 1, but the kernel driver nvidia has 195", remedyRemake},
+		{"module not loaded", func(n *node) { n.majors = map[string]uint32{"mem": 1} }, "kernel module is not loaded", remedyLoad},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			tt.change(t, n)
+			tt.change(n)
 			devices := []Device{gpu("a", 0), gpu("b", 1)}
 			_, err := n.dir.EnsureClaim(t.Context(), someUID, devices)
 			// Faults that are not about the second node may show at the first.
 			nodeErr := new(NodeError)
-			if !errors.As(err, &nodeErr) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "--dev-root") {
-				t.Errorf("%v, want %q", err, tt.want)
+			if !errors.As(err, &nodeErr) || !strings.Contains(err.Error(), tt.want) || !strings.HasSuffix(err.Error(), "; "+tt.remedy) {
+				t.Errorf("%v, want %q and %q", err, tt.want, tt.remedy)
 			}
 			if checked := n.dir.CheckClaim(t.Context(), devices); checked == nil || checked.Error() != err.Error() {
 				t.Errorf("CheckClaim: %v", checked)
@@ -188,7 +194,7 @@ func TestNodeThatCannotBeLookedAt(t *testing.T) {
 	n := newNode(t)
 	n.dir.host.Stat = func(string) (NodeStat, error) { return NodeStat{}, os.ErrPermission }
 	err := n.dir.CheckClaim(t.Context(), []Device{gpu("a", 0)})
-	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "cannot be looked at") {
+	if !errors.Is(err, os.ErrPermission) || !strings.Contains(err.Error(), "cannot be looked at; "+remedyAccess) {
 		t.Error(err)
 	}
 	n.majors = nil

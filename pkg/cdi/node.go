@@ -75,14 +75,22 @@ func controlNodes() []NodeWant {
 type NodeError struct {
 	// Path is the node's path on the host.
 	Path string
-	// Problem says what was found.
-	Problem string
-	Err     error
+	// Problem says what was found, Remedy what to do about it.
+	Problem, Remedy string
+	Err             error
 }
 
+// What to do about a node. A node that is there is left alone by the tools that make nodes.
+const (
+	makeNodes    = "run \"nvidia-modprobe -u -c=0 -m\" or \"nvidia-smi\" to make the nodes"
+	remedyMake   = "on the host, " + makeNodes + ", and see that --dev-root is the host's directory of device nodes"
+	remedyRemake = "see that --dev-root is the host's directory of device nodes; if it is, remove this one on the host, then " + makeNodes
+	remedyLoad   = "on the host, load the kernel module, such as with \"nvidia-modprobe -u -c=0 -m\", and see that --proc-root-mount is the host's /proc"
+	remedyAccess = "see that --dev-root is the host's directory of device nodes and that this process may read it"
+)
+
 func (e *NodeError) Error() string {
-	msg := fmt.Sprintf("device node %s %s; on the host, run \"nvidia-modprobe -u -c=0 -m\" or "+
-		"\"nvidia-smi\" to make the nodes, and see that --dev-root is the host's directory of device nodes", e.Path, e.Problem)
+	msg := fmt.Sprintf("device node %s %s; %s", e.Path, e.Problem, e.Remedy)
 	if e.Err != nil {
 		return fmt.Sprintf("%s: %v", msg, e.Err)
 	}
@@ -155,29 +163,29 @@ func (h *Host) resolve(wants []NodeWant, majors map[string]uint32) ([]*specs.Dev
 // look gives nil for an optional node that cannot be used.
 func (h *Host) look(want NodeWant, majors map[string]uint32) (*specs.DeviceNode, error) {
 	hostPath := filepath.Join(h.Dev.Host, want.Name)
-	bad := func(err error, format string, args ...any) (*specs.DeviceNode, error) {
+	bad := func(err error, remedy, format string, args ...any) (*specs.DeviceNode, error) {
 		if want.Optional {
 			return nil, nil
 		}
-		return nil, &NodeError{Path: hostPath, Problem: fmt.Sprintf(format, args...), Err: err}
+		return nil, &NodeError{Path: hostPath, Problem: fmt.Sprintf(format, args...), Remedy: remedy, Err: err}
 	}
 	st, err := h.Stat(filepath.Join(h.Dev.Container, want.Name))
 	switch {
 	case os.IsNotExist(err):
-		return bad(nil, "is missing")
+		return bad(nil, remedyMake, "is missing")
 	case err != nil:
-		return bad(err, "cannot be looked at")
+		return bad(err, remedyAccess, "cannot be looked at")
 	case st.Mode&fs.ModeCharDevice == 0:
-		return bad(nil, "is not a character device but %s", st.Mode.Type())
+		return bad(nil, remedyRemake, "is not a character device but %s", kindOf(st.Mode))
 	}
 	major, driver, ok := firstListed(want.Drivers, majors)
 	switch {
 	case !ok:
-		return bad(nil, "has no driver: /proc/devices lists none of %s, so the kernel module is not loaded", strings.Join(want.Drivers, ", "))
+		return bad(nil, remedyLoad, "has no driver: /proc/devices lists none of %s, so the kernel module is not loaded", strings.Join(want.Drivers, ", "))
 	case st.Major != major:
-		return bad(nil, "has major number %d, but the kernel driver %s has %d", st.Major, driver, major)
+		return bad(nil, remedyRemake, "has major number %d, but the kernel driver %s has %d", st.Major, driver, major)
 	case want.Minor != nil && st.Minor != uint32(*want.Minor):
-		return bad(nil, "has minor number %d instead of %d", st.Minor, *want.Minor)
+		return bad(nil, remedyRemake, "has minor number %d instead of %d", st.Minor, *want.Minor)
 	}
 	mode := fs.FileMode(0o666)
 	node := &specs.DeviceNode{
@@ -191,6 +199,25 @@ func (h *Host) look(want NodeWant, majors map[string]uint32) (*specs.DeviceNode,
 		node.HostPath = ""
 	}
 	return node, nil
+}
+
+// kindOf is what people call a file of that mode.
+func kindOf(mode fs.FileMode) string {
+	switch mode.Type() {
+	case 0:
+		return "a regular file"
+	case fs.ModeDir:
+		return "a directory"
+	case fs.ModeSymlink:
+		return "a symbolic link"
+	case fs.ModeDevice:
+		return "a block device"
+	case fs.ModeNamedPipe:
+		return "a named pipe"
+	case fs.ModeSocket:
+		return "a socket"
+	}
+	return fmt.Sprintf("a file of type %s", mode.Type())
 }
 
 func firstListed(drivers []string, majors map[string]uint32) (major uint32, driver string, ok bool) {

@@ -189,7 +189,7 @@ func (t *Tree) DriverModule(ctx context.Context) (string, error) {
 func (t *Tree) Majors(ctx context.Context) (map[string]uint32, error) {
 	data, err := t.procFile(ctx, "devices")
 	if err != nil {
-		return nil, fmt.Errorf("majors of character devices: %w", err)
+		return nil, fmt.Errorf("majors of character devices from %s: %w; --proc-root-mount must be where this process sees the host's /proc", path.Join(t.proc, "devices"), err)
 	}
 	return ParseMajors(data), nil
 }

@@ -239,8 +239,11 @@ func TestMajors(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("majors (-want +got):\n%s", diff)
 	}
-	if _, err := newTree(t).open().Majors(context.Background()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no file: %v", err)
+	empty := newTree(t)
+	_, err = empty.open().Majors(context.Background())
+	if path := filepath.Join(empty.dir, "proc", "devices"); !errors.Is(err, os.ErrNotExist) ||
+		!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "--proc-root-mount") {
+		t.Errorf("no file: %v, want an error that names %s and the flag", err, path)
 	}
 	if _, err := sysfs.New("", filepath.Join(r.dir, "none")).Majors(context.Background()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no proc root: %v", err)
