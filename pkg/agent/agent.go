@@ -85,6 +85,7 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 		return err
 	}
 	a := &Agent{config: c, version: version, client: client, gate: gate, metrics: metrics.New(version)}
+	a.calls = &kubeletplugin.Calls{Registered: a.onRegistered, Failed: a.callFailed}
 	web, health, err := a.listen(ctx)
 	if err != nil {
 		return err
@@ -262,7 +263,6 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		},
 		Fatal: func(err error) { a.endServing(err) },
 	}
-	a.calls = kubeletplugin.NewCalls(a.onRegistered)
 	options := []draplugin.Option{
 		draplugin.DriverName(a.config.DriverName),
 		draplugin.NodeName(a.config.NodeName),
@@ -293,14 +293,20 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	return helper, nil
 }
 
-// onRegistered notes that the kubelet took the plugin. The kubelet may just have started and
-// wiped the node's slices, so they are published again.
-func (a *Agent) onRegistered() {
-	a.registered.Store(true)
-	a.metrics.Registered(true)
-	if p := a.publisher.Load(); p != nil {
+// onRegistered notes whether the kubelet took the plugin. If it did, it may just have started
+// and wiped the node's slices, so they are published again.
+func (a *Agent) onRegistered(taken bool) {
+	a.registered.Store(taken)
+	a.metrics.Registered(taken)
+	if p := a.publisher.Load(); p != nil && taken {
 		p.Again()
 	}
+}
+
+// callFailed counts and tells what the plugin itself never heard of.
+func (a *Agent) callFailed(ctx context.Context, f kubeletplugin.CallFailure) {
+	a.metrics.CallFailed(f.Operation, f.Took, f.Reason)
+	a.reporter.ClaimFailed(ctx, f.Operation, f.Claim, f.Err)
 }
 
 // errNotLooked is why nothing is published: what an earlier process published stays.
@@ -347,12 +353,7 @@ func (a *Agent) checks() probes.Checks {
 	return probes.Checks{
 		Live: []probes.Check{{Name: "sockets", Ask: a.callOwnSocket}},
 		Ready: []probes.Check{
-			{Name: "kubelet registration", Ask: func(context.Context) error {
-				if a.registered.Load() {
-					return nil
-				}
-				return fmt.Errorf("the kubelet has not registered this plugin yet: see that it watches %s", a.config.KubeletRegistryDir)
-			}},
+			{Name: "kubelet registration", Ask: a.registration},
 			{Name: "ResourceSlices", Ask: func(ctx context.Context) error {
 				if !a.catalog.View().Looked {
 					return errors.Join(errNotLooked, a.catalog.Trouble())
@@ -365,6 +366,17 @@ func (a *Agent) checks() probes.Checks {
 		},
 		Notes: []probes.Check{{Name: "GPU driver", Ask: a.driverNote}},
 	}
+}
+
+// registration says why the kubelet does not call this plugin.
+func (a *Agent) registration(context.Context) error {
+	if refusal := a.calls.Refusal(); refusal != "" {
+		return fmt.Errorf("the kubelet refused this plugin: %s", refusal)
+	}
+	if !a.registered.Load() {
+		return fmt.Errorf("the kubelet has not registered this plugin yet: see that it watches %s", a.config.KubeletRegistryDir)
+	}
+	return nil
 }
 
 // driverNote says what is missing of the GPU driver.

@@ -12,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/config"
@@ -139,6 +141,12 @@ func TestRunWithoutAGPUDriver(t *testing.T) {
 	claim := kubelet.Claim{Namespace: "default", Name: "gone", UID: "99999999-0000-0000-0000-000000000000"}
 	if errs, err := k.Unprepare(limit, c.DriverName, claim); err != nil || errs[claim.UID] != nil {
 		t.Errorf("unprepare: %v, %v", errs, err)
+	}
+	if _, err := k.Prepare(limit, c.DriverName, claim); err == nil {
+		t.Error("a claim that is not there was prepared")
+	}
+	if _, body := get(t, c.HTTPAddress, "/metrics"); !strings.Contains(body, `gpu_dra_call_failures_total{operation="prepare",reason="api"} 1`) {
+		t.Errorf("a claim that the API server does not have is not counted: %s", body)
 	}
 	list, err := client.ResourceV1().ResourceSlices().List(limit, metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 || len(list.Items[0].Spec.Devices) != 0 {
@@ -350,6 +358,40 @@ type remembering struct{ memory topology.Memory }
 
 func (r remembering) Load() (topology.Memory, error)   { return r.memory, nil }
 func (remembering) Save(topology.Memory) (bool, error) { return false, nil }
+
+// The kubelet's own words say why a plugin is not registered.
+func TestRegistrationSaysWhatTheKubeletSaid(t *testing.T) {
+	a := &Agent{config: config.Default(), metrics: metrics.New("v1")}
+	a.calls = &kubeletplugin.Calls{Registered: a.onRegistered}
+	check := a.checks().Ready[0]
+	notify := func(status *registerapi.RegistrationStatus) {
+		_, _ = a.calls.Intercept(t.Context(), status,
+			&grpc.UnaryServerInfo{FullMethod: "/pluginregistration.Registration/NotifyRegistrationStatus"},
+			func(context.Context, any) (any, error) { return nil, nil })
+	}
+	refused := &registerapi.RegistrationStatus{Error: "the node is too old"}
+	accepted := &registerapi.RegistrationStatus{PluginRegistered: true}
+	for _, step := range []struct {
+		status *registerapi.RegistrationStatus
+		want   string
+	}{
+		{nil, "see that it watches " + a.config.KubeletRegistryDir},
+		{refused, "refused this plugin: the node is too old"},
+		{accepted, ""},
+		{refused, "the node is too old"}, // by a kubelet that was started anew
+	} {
+		if step.status != nil {
+			notify(step.status)
+		}
+		err := check.Ask(t.Context())
+		if step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
+			t.Errorf("after %v: %v, want %q", step.status, err, step.want)
+		}
+	}
+	if a.registered.Load() {
+		t.Error("registered, after a refusal")
+	}
+}
 
 // A socket that nobody serves fails the liveness, but only once the plugin serves.
 func TestOwnSocket(t *testing.T) {

@@ -1,6 +1,7 @@
 package kubeletplugin
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -8,6 +9,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/metrics"
 )
 
 // The kubelet's call after it has looked at a plugin: only then is the plugin registered. The
@@ -21,13 +25,21 @@ const (
 )
 
 // Calls stands before the gRPC calls of the kubelet: it lets one call at a time work on a claim,
-// knows which are in flight, so that a shutdown can wait for them, and notices when the kubelet
-// has registered the plugin.
+// knows which are in flight, so that a shutdown can wait for them, and notices whether the kubelet
+// has registered the plugin. The zero value serves.
 type Calls struct {
-	registered func()
-	turns      turns
+	// Registered is told each time whether the kubelet took the plugin, if it is not nil. It must
+	// not block.
+	Registered func(taken bool)
+	// Failed is told of each claim of a call that ended before the Plugin was asked, such as one
+	// whose claim the library could not get from the API server; nil where nobody wants to know.
+	Failed func(ctx context.Context, failure CallFailure)
 
-	mu       sync.Mutex
+	turns turns
+
+	mu sync.Mutex
+	// refusal is what the kubelet said when it refused the plugin; "" when it took it since.
+	refusal  string
 	inFlight int
 	// begun counts the claim calls so far.
 	begun int
@@ -35,36 +47,99 @@ type Calls struct {
 	idle chan struct{}
 }
 
-// NewCalls makes a watcher; registered is called after each registration that succeeded. It
-// must not block.
-func NewCalls(registered func()) *Calls { return &Calls{registered: registered} }
+// CallFailure is a claim's part in a call that failed as a whole.
+type CallFailure struct {
+	Operation metrics.Operation
+	Claim     claims.Ref
+	Reason    metrics.Reason
+	Took      time.Duration
+	Err       error
+}
 
 // Intercept is a gRPC server interceptor.
 func (c *Calls) Intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if isClaimMethod(info.FullMethod) {
-		c.begin()
-		defer c.end()
-		giveBack, err := c.turns.take(ctx, claimUIDs(req))
-		if err != nil {
-			return nil, status.FromContextError(err).Err()
-		}
-		defer giveBack()
+	if operation, ok := claimOperation(info.FullMethod); ok {
+		return c.claimCall(ctx, operation, req, next)
 	}
 	response, err := next(ctx, req)
-	if info.FullMethod == notifyMethod && err == nil && accepted(req) {
-		c.registered()
+	if info.FullMethod == notifyMethod {
+		c.notified(req, err)
 	}
 	return response, err
 }
 
-// accepted tells whether the kubelet's notification says that it took the plugin.
-func accepted(req any) bool {
-	status, ok := req.(interface{ GetPluginRegistered() bool })
-	return ok && status.GetPluginRegistered()
+func (c *Calls) claimCall(ctx context.Context, operation metrics.Operation, req any, next grpc.UnaryHandler) (any, error) {
+	c.begin()
+	defer c.end()
+	begun := time.Now()
+	refs := claimRefs(req)
+	giveBack, err := c.turns.take(ctx, refs)
+	if err != nil {
+		c.failed(ctx, operation, refs, metrics.ReasonLock, begun, err)
+		return nil, status.FromContextError(err).Err()
+	}
+	defer giveBack()
+	response, err := next(ctx, req)
+	if err != nil {
+		// The Plugin puts a claim's error into the answer. What fails the call is the library,
+		// which gets each claim from the API server before it asks the Plugin to prepare it.
+		reason := reasonOf(err)
+		if operation == metrics.Prepare {
+			reason = metrics.ReasonAPI
+		}
+		c.failed(ctx, operation, refs, reason, begun, err)
+	}
+	return response, err
 }
 
-func isClaimMethod(method string) bool {
-	return strings.HasSuffix(method, prepareMethod) || strings.HasSuffix(method, unprepareMethod)
+// failed tells of each claim: the kubelet gets one error for all of them.
+func (c *Calls) failed(ctx context.Context, operation metrics.Operation, refs []claims.Ref, reason metrics.Reason, begun time.Time, err error) {
+	if c.Failed == nil {
+		return
+	}
+	for _, ref := range refs {
+		c.Failed(ctx, CallFailure{Operation: operation, Claim: ref, Reason: reason, Took: time.Since(begun), Err: inOneLine(err)})
+	}
+}
+
+// notified remembers what the kubelet made of the plugin. The library answers a refusal with an
+// error of its own.
+func (c *Calls) notified(req any, err error) {
+	said, ok := req.(interface {
+		GetPluginRegistered() bool
+		GetError() string
+	})
+	if !ok || said.GetPluginRegistered() && err != nil {
+		return
+	}
+	refusal := ""
+	if !said.GetPluginRegistered() {
+		refusal = cmp.Or(said.GetError(), "it gave no reason")
+	}
+	c.mu.Lock()
+	c.refusal = refusal
+	c.mu.Unlock()
+	if c.Registered != nil {
+		c.Registered(refusal == "")
+	}
+}
+
+// Refusal is the kubelet's reason if it refused the plugin when it last looked at it, else "".
+func (c *Calls) Refusal() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refusal
+}
+
+// claimOperation tells what a call does with claims, if it does.
+func claimOperation(method string) (metrics.Operation, bool) {
+	switch {
+	case strings.HasSuffix(method, prepareMethod):
+		return metrics.Prepare, true
+	case strings.HasSuffix(method, unprepareMethod):
+		return metrics.Unprepare, true
+	}
+	return "", false
 }
 
 func (c *Calls) begin() {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -37,13 +39,15 @@ func reasonOf(err error) metrics.Reason {
 		return metrics.ReasonJournal
 	case is[*lock.TimeoutError](err):
 		return metrics.ReasonLock
+	case is[apierrors.APIStatus](err):
+		return metrics.ReasonAPI
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return metrics.ReasonTimeout
 	}
 	return metrics.ReasonOther
 }
 
-func is[E error](err error) bool {
+func is[E any](err error) bool {
 	var target E
 	return errors.As(err, &target)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -30,6 +32,7 @@ func TestReasonOf(t *testing.T) {
 		metrics.ReasonJournal:  {&journal.WriteError{Err: cause}, &journal.CorruptError{Err: cause}, &journal.NewerFormatError{}},
 		metrics.ReasonLock:     {&lock.TimeoutError{Err: context.DeadlineExceeded}},
 		metrics.ReasonTimeout:  {context.DeadlineExceeded, context.Canceled},
+		metrics.ReasonAPI:      {apierrors.NewServiceUnavailable("down"), apierrors.NewTimeoutError("slow", 1)},
 		metrics.ReasonOther:    {cause},
 	}
 	if len(tests) != len(metrics.Reasons()) {

@@ -7,6 +7,9 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-dra/driver/pkg/claims"
 )
 
 // turns lets one call at a time work on a claim, from the kubelet's request to the answer. The
@@ -15,7 +18,7 @@ import (
 // without turns the metadata of a cancelled prepare could come after its unprepare, and stay.
 type turns struct {
 	mu    sync.Mutex
-	taken map[string]*turn
+	taken map[types.UID]*turn
 }
 
 // turn is one claim's; it exists while anybody has it or waits for it.
@@ -26,10 +29,15 @@ type turn struct {
 }
 
 // take waits for the turns of all claims and returns what gives them back.
-func (t *turns) take(ctx context.Context, uids []string) (func(), error) {
+func (t *turns) take(ctx context.Context, refs []claims.Ref) (func(), error) {
+	uids := make([]types.UID, 0, len(refs))
+	for _, ref := range refs {
+		uids = append(uids, ref.UID)
+	}
 	// In one order for all callers, so that two batches never wait for each other.
-	uids = slices.Compact(slices.Sorted(slices.Values(uids)))
-	var held []string
+	slices.Sort(uids)
+	uids = slices.Compact(uids)
+	var held []types.UID
 	giveBack := func() {
 		for _, uid := range held {
 			t.leave(uid, true)
@@ -48,11 +56,11 @@ func (t *turns) take(ctx context.Context, uids []string) (func(), error) {
 	return giveBack, nil
 }
 
-func (t *turns) enter(uid string) *turn {
+func (t *turns) enter(uid types.UID) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.taken == nil {
-		t.taken = map[string]*turn{}
+		t.taken = map[types.UID]*turn{}
 	}
 	if t.taken[uid] == nil {
 		t.taken[uid] = &turn{free: make(chan struct{}, 1)}
@@ -62,7 +70,7 @@ func (t *turns) enter(uid string) *turn {
 	return t.taken[uid]
 }
 
-func (t *turns) leave(uid string, had bool) {
+func (t *turns) leave(uid types.UID, had bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if had {
@@ -73,9 +81,9 @@ func (t *turns) leave(uid string, had bool) {
 	}
 }
 
-// claimUIDs reads the UIDs of a request of any version of the service: all have a list "claims"
-// of messages with a "uid".
-func claimUIDs(req any) []string {
+// claimRefs reads the claims of a request of any version of the service: all have a list "claims"
+// of messages with the strings "namespace", "name" and "uid".
+func claimRefs(req any) []claims.Ref {
 	message, ok := req.(interface{ ProtoReflect() protoreflect.Message })
 	if !ok {
 		return nil
@@ -85,13 +93,19 @@ func claimUIDs(req any) []string {
 	if field == nil || !field.IsList() || field.Message() == nil {
 		return nil
 	}
-	uid := field.Message().Fields().ByName("uid")
-	if uid == nil || uid.Kind() != protoreflect.StringKind {
-		return nil
+	text := func(claim protoreflect.Message, name protoreflect.Name) string {
+		f := claim.Descriptor().Fields().ByName(name)
+		if f == nil || f.Kind() != protoreflect.StringKind {
+			return ""
+		}
+		return claim.Get(f).String()
 	}
-	var uids []string
+	var refs []claims.Ref
 	for list, i := m.Get(field).List(), 0; i < list.Len(); i++ {
-		uids = append(uids, list.Get(i).Message().Get(uid).String())
+		claim := list.Get(i).Message()
+		refs = append(refs, claims.Ref{
+			Namespace: text(claim, "namespace"), Name: text(claim, "name"), UID: types.UID(text(claim, "uid")),
+		})
 	}
-	return uids
+	return refs
 }

@@ -10,36 +10,57 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/gpu-dra/driver/pkg/claims"
 )
 
-func TestClaimUIDs(t *testing.T) {
+func TestClaimRefs(t *testing.T) {
+	a := claims.Ref{Namespace: "ns", Name: "a", UID: "1"}
 	tests := map[string]struct {
 		req  any
-		want []string
+		want []claims.Ref
 	}{
-		"v1 prepare":        {&drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "b"}, {Uid: "a"}}}, []string{"b", "a"}},
-		"v1 unprepare":      {&drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "a"}}}, []string{"a"}},
-		"v1beta1 prepare":   {&drapbv1beta1.NodePrepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "a"}}}, []string{"a"}},
-		"v1beta1 unprepare": {&drapbv1beta1.NodeUnprepareResourcesRequest{Claims: []*drapbv1beta1.Claim{{Uid: "a"}}}, []string{"a"}},
-		"no claims":         {&drapb.NodePrepareResourcesRequest{}, nil},
-		"another message":   {&registerapi.InfoRequest{}, nil},
-		"no message":        {"text", nil},
+		"v1 prepare": {&drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{
+			{Uid: "2"}, {Namespace: "ns", Name: "a", Uid: "1"},
+		}}, []claims.Ref{{UID: "2"}, a}},
+		"v1 unprepare": {&drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{
+			{Namespace: "ns", Name: "a", Uid: "1"},
+		}}, []claims.Ref{a}},
+		"v1beta1 prepare": {&drapbv1beta1.NodePrepareResourcesRequest{Claims: []*drapbv1beta1.Claim{
+			{Namespace: "ns", Name: "a", Uid: "1"},
+		}}, []claims.Ref{a}},
+		"v1beta1 unprepare": {&drapbv1beta1.NodeUnprepareResourcesRequest{Claims: []*drapbv1beta1.Claim{
+			{Namespace: "ns", Name: "a", Uid: "1"},
+		}}, []claims.Ref{a}},
+		"no claims":       {&drapb.NodePrepareResourcesRequest{}, nil},
+		"another message": {&registerapi.InfoRequest{}, nil},
+		"no message":      {"text", nil},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, claimUIDs(tc.req)); diff != "" {
-				t.Errorf("UIDs (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tc.want, claimRefs(tc.req)); diff != "" {
+				t.Errorf("claims (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
+// ofUIDs are claims of which nothing else matters.
+func ofUIDs(uids ...types.UID) []claims.Ref {
+	var refs []claims.Ref
+	for _, uid := range uids {
+		refs = append(refs, claims.Ref{UID: uid})
+	}
+	return refs
+}
+
 func TestOneCallAtATimeForAClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls := NewCalls(func() {})
+		calls := &Calls{}
 		begin := time.Now()
 		var mu sync.Mutex
 		ended := map[string]time.Duration{}
@@ -82,17 +103,17 @@ func TestOneCallAtATimeForAClaim(t *testing.T) {
 func TestACallThatGivesUpWaitingLetsOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all turns
-		first, err := all.take(t.Context(), []string{"b"})
+		first, err := all.take(t.Context(), ofUIDs("b"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := all.take(short, []string{"a", "b", "c"}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := all.take(short, ofUIDs("a", "b", "c")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("took a turn that another has: %v", err)
 		}
-		for _, uid := range []string{"a", "c"} {
-			back, err := all.take(t.Context(), []string{uid})
+		for _, uid := range []types.UID{"a", "c"} {
+			back, err := all.take(t.Context(), ofUIDs(uid))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -48,6 +48,7 @@ const (
 	ReasonJournal       Reason = "journal"
 	ReasonLock          Reason = "lock"
 	ReasonTimeout       Reason = "timeout"
+	ReasonAPI           Reason = "api"
 	ReasonOther         Reason = "other"
 )
 
@@ -55,7 +56,7 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonNotAllocated, ReasonUnknownDevice, ReasonConfig, ReasonHeld, ReasonSwapped,
-		ReasonHardware, ReasonCDI, ReasonJournal, ReasonLock, ReasonTimeout, ReasonOther,
+		ReasonHardware, ReasonCDI, ReasonJournal, ReasonLock, ReasonTimeout, ReasonAPI, ReasonOther,
 	}
 }
 
@@ -151,11 +152,19 @@ func (m *Metrics) Call(op Operation) func(Result, Reason) {
 	m.inFlight.WithLabelValues(string(op)).Inc()
 	return func(result Result, reason Reason) {
 		m.inFlight.WithLabelValues(string(op)).Dec()
-		m.duration.WithLabelValues(string(op), string(result)).Observe(time.Since(begin).Seconds())
 		if result == Failure {
-			m.failures.WithLabelValues(string(op), string(reason)).Inc()
+			m.CallFailed(op, time.Since(begin), reason)
+			return
 		}
+		m.duration.WithLabelValues(string(op), string(result)).Observe(time.Since(begin).Seconds())
 	}
+}
+
+// CallFailed counts one claim's operation that has failed already, for calls that end before
+// the claim is known.
+func (m *Metrics) CallFailed(op Operation, took time.Duration, reason Reason) {
+	m.duration.WithLabelValues(string(op), string(Failure)).Observe(took.Seconds())
+	m.failures.WithLabelValues(string(op), string(reason)).Inc()
 }
 
 // CountClaims has count asked, at each scrape, for the number of claims with a record. Several

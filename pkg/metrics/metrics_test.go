@@ -40,6 +40,13 @@ func TestCallCountsTheOutcome(t *testing.T) {
 	if got := testutil.ToFloat64(m.failures.WithLabelValues("prepare", "held")); got != 1 {
 		t.Errorf("failures for held: %v, want 1", got)
 	}
+	m.CallFailed(Prepare, time.Second, ReasonAPI)
+	if got := testutil.ToFloat64(m.failures.WithLabelValues("prepare", "api")); got != 1 {
+		t.Errorf("failures for api: %v, want 1", got)
+	}
+	if got := testutil.ToFloat64(m.inFlight.WithLabelValues("prepare")); got != 0 {
+		t.Errorf("in flight after a call that never began: %v, want 0", got)
+	}
 	if got := testutil.ToFloat64(m.failures.WithLabelValues("prepare", "other")); got != 0 {
 		t.Errorf("a success counted as a failure: %v", got)
 	}
