@@ -125,8 +125,14 @@ func TestOwnChecksAreAsStrict(t *testing.T) {
 		text := rapid.OneOf(rapid.StringN(0, 70, 80), rapid.StringMatching(`[0-9]{1,3}(\.[0-9]{1,3}){0,3}([-+][0-9A-Za-z.-]{0,9})?`)).Draw(rt, "text")
 		name := rapid.OneOf(rapid.StringMatching(`([a-z.-]{0,9}/)?[A-Za-z_][A-Za-z0-9_]{0,33}`), rapid.StringN(0, 8, 16)).Draw(rt, "name")
 		version, verr := device.Version(text)
-		value := rapid.SampledFrom([]resourceapi.DeviceAttribute{{StringValue: &text}, {VersionValue: &text}, {VersionValue: &version},
-			{StringValues: []string{text, "x"}}, {VersionValues: []string{"1.2.3", text}}, {}}).Draw(rt, "value")
+		value := rapid.SampledFrom([]resourceapi.DeviceAttribute{
+			{StringValue: &text},
+			{VersionValue: &text},
+			{VersionValue: &version},
+			{StringValues: []string{text, "x"}},
+			{VersionValues: []string{"1.2.3", text}},
+			{},
+		}).Draw(rt, "value")
 		if value.VersionValue == &version && verr == nil {
 			if err := device.CheckAttribute("version", value); err != nil {
 				rt.Fatalf("Version(%q) gives what the check refuses: %v", text, err)
