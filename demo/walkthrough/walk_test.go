@@ -114,7 +114,7 @@ func TestWalkTellsThatThePluginDied(t *testing.T) {
 	<-ctx.Done()
 	err := w.explain(ctx, w.lookInside(ctx))
 	var problem *Problem
-	if !errors.As(err, &problem) || !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "ResourceSlices are published") {
+	if !errors.As(err, &problem) || !errors.Is(err, errEnded) || !strings.Contains(err.Error(), "This instance publishes") {
 		t.Errorf("%v", err)
 	}
 }
