@@ -58,7 +58,7 @@ func TestWaitEndsWithTheCaller(t *testing.T) {
 	n := newNode(t)
 	e := n.start(t, func(c *Config) { c.HolderWait = time.Hour })
 	prepareOK(t, e, plan("old", gpu(1)))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	_, err := e.Prepare(ctx, plan("new", gpu(1)))
 	held := new(HeldError)
