@@ -26,18 +26,18 @@
 {{- if .Values.selectorLabelsOverride }}
 {{- toYaml .Values.selectorLabelsOverride }}
 {{- else -}}
-app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: kubelet-plugin
 {{- end }}
 {{- end }}
 
 {{- define "gpu-dra-driver.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" | quote }}
+app.kubernetes.io/name: {{ include "gpu-dra-driver.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- end }}
 
 {{- define "gpu-dra-driver.image" -}}
@@ -64,6 +64,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- define "gpu-dra-driver.sysMount" -}}
 {{- eq .Values.sysRoot "/sys" | ternary "/sys" "/host/sys" }}
+{{- end }}
+
+{{- define "gpu-dra-driver.httpPort" -}}
+{{- regexFind "[0-9]+$" .Values.kubeletPlugin.metrics.gpuHttpEndpoint | int64 }}
+{{- end }}
+
+{{- /* A duration such as 1m30s in milliseconds. The schema has checked its form. */ -}}
+{{- define "gpu-dra-driver.milliseconds" -}}
+{{- $units := dict "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0 }}
+{{- $total := 0.0 }}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 }}
+{{- $total = addf $total (mulf (float64 (regexFind "^[0-9.]+" .)) (get $units (regexFind "[a-z]+$" .))) }}
+{{- end }}
+{{- $total }}
 {{- end }}
 
 {{- /* "on" where the cluster knows the CEL field device.allowMultipleAllocations. */ -}}
