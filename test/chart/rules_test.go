@@ -106,8 +106,11 @@ func TestNullIsRefused(t *testing.T) {
 			t.Errorf("%s: %q, want an error that says %s is missing", text, err, want)
 		}
 	}
-	// Whole parts of the pod may be left out.
-	if err := refusal(t, inFile(t, "kubeletPlugin: {tolerations: null, affinity: null, containers: {gpus: {resources: null}}}")); err != "" {
+	// Whole lists and mappings may be left out.
+	rest := `{featureGates: null, selectorLabelsOverride: null, imagePullSecrets: null, kubeletPlugin: {
+  tolerations: null, affinity: null, nodeSelector: null, podLabels: null, podAnnotations: null, updateStrategy: null,
+  podSecurityContext: null, containers: {gpus: {resources: null, env: null, args: null, securityContext: null}}}}`
+	if err := refusal(t, inFile(t, rest)); err != "" {
 		t.Error(err)
 	}
 }
