@@ -31,7 +31,7 @@ func TestTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"namespace: gpu-system", "--slice-vocabulary=minimal", "-v=5", "name: gpus-gpu-dra-driver-kubelet-plugin"} {
+	for _, want := range []string{`namespace: "gpu-system"`, "--slice-vocabulary=minimal", "-v=5", `name: "gpus-gpu-dra-driver-kubelet-plugin"`} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
 		}
