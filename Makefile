@@ -79,7 +79,7 @@ image: ## Build the image, without a container engine, into dist/
 .PHONY: chart
 chart: ## Test the Helm chart and package it into dist/
 	cd test/chart && $(GO) test ./... && $(GO) build -o $(OUT)/chartctl ./cmd/chartctl
-	mkdir -p $(DIST) && $(OUT)/chartctl package $(CHART) $(DIST)
+	mkdir -p $(DIST) && $(OUT)/chartctl package -d $(DIST) $(CHART)
 
 .PHONY: validation
 validation: ## Hold the slices against the API server's own validation

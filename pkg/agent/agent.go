@@ -85,7 +85,11 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 		return err
 	}
 	a := &Agent{config: c, version: version, client: client, gate: gate, metrics: metrics.New(version)}
-	a.calls = &kubeletplugin.Calls{Registered: a.onRegistered, Failed: a.callFailed}
+	a.calls = &kubeletplugin.Calls{
+		Registered: a.onRegistered, Failed: a.callFailed,
+		// Calls come only when the engine is there.
+		Unpreparing: func(claim types.UID) { a.engine.Supersede(claim) },
+	}
 	web, health, err := a.listen(ctx)
 	if err != nil {
 		return err

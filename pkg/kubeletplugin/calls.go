@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/metrics"
@@ -34,6 +35,10 @@ type Calls struct {
 	// Failed is told of each claim of a call that ended before the Plugin was asked, such as one
 	// whose claim the library could not get from the API server; nil where nobody wants to know.
 	Failed func(ctx context.Context, failure CallFailure)
+
+	// Unpreparing is told of each claim that the kubelet wants unprepared, before the call waits
+	// for its turn: whatever prepares the claim meanwhile should end. nil where nothing does.
+	Unpreparing func(claim types.UID)
 
 	turns turns
 
@@ -73,6 +78,11 @@ func (c *Calls) claimCall(ctx context.Context, operation metrics.Operation, req 
 	defer c.end()
 	begun := time.Now()
 	refs := claimRefs(req)
+	if operation == metrics.Unprepare && c.Unpreparing != nil {
+		for _, ref := range refs {
+			c.Unpreparing(ref.UID)
+		}
+	}
 	giveBack, err := c.turns.take(ctx, refs)
 	if err != nil {
 		c.failed(ctx, operation, refs, metrics.ReasonLock, begun, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,6 +123,44 @@ func TestACallThatGivesUpWaitingLetsOthersGoOn(t *testing.T) {
 		first()
 		if len(all.taken) != 0 {
 			t.Errorf("turns that nobody has are kept: %v", all.taken)
+		}
+	})
+}
+
+// An unprepare says that it comes before it waits for the prepare of the same claim to end.
+func TestUnprepareIsToldBeforeItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prepare, end := context.WithCancel(t.Context())
+		var told []types.UID
+		var done atomic.Bool
+		calls := &Calls{Unpreparing: func(claim types.UID) { told = append(told, claim); end() }}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = calls.Intercept(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "a"}}},
+				&grpc.UnaryServerInfo{FullMethod: prepareCall},
+				func(context.Context, any) (any, error) {
+					<-prepare.Done()
+					done.Store(true)
+					return nil, nil
+				})
+		}()
+		synctest.Wait()
+		begin := time.Now()
+		_, err := calls.Intercept(t.Context(), &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "a"}}},
+			&grpc.UnaryServerInfo{FullMethod: "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources"},
+			func(context.Context, any) (any, error) {
+				if !done.Load() {
+					t.Error("the unprepare runs beside the prepare")
+				}
+				return nil, nil
+			})
+		<-ended
+		if err != nil || time.Since(begin) != 0 {
+			t.Errorf("unprepare ended with %v after %v", err, time.Since(begin))
+		}
+		if diff := cmp.Diff([]types.UID{"a"}, told); diff != "" {
+			t.Errorf("told of (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -156,6 +156,10 @@ func (r *running) start(ctx context.Context, uid types.UID) (context.Context, fu
 	}
 }
 
+// Supersede ends the prepares of the claim that have begun in this process, with ErrSuperseded:
+// the kubelet wants it unprepared. Unprepare does the same; this is for who knows earlier.
+func (e *Engine) Supersede(uid types.UID) { e.running.supersede(uid) }
+
 // supersede ends the prepares of the claim that have begun.
 func (r *running) supersede(uid types.UID) {
 	r.mu.Lock()
