@@ -260,6 +260,7 @@ func TestMessages(t *testing.T) {
 		"library and loaded kernel module are of different versions; reload the module or": "pkg/inventory/nvml/errors.go",
 		"the NVIDIA kernel module is not loaded or its device nodes are missing":           "pkg/inventory/nvml/errors.go",
 		"the device nodes /dev/nvidia* may not be opened; the container has to be":         "pkg/inventory/nvml/errors.go",
+		"its MIG mode cannot be read: ":                                    "pkg/inventory/assemble.go",
 		" does not return":                                                 "pkg/inventory/nvml/watchdog/watchdog.go",
 		"the PCI bus shows no NVIDIA GPU":                                  "pkg/inventory/scanner.go",
 		"no kernel driver is bound to it":                                  "pkg/inventory/scanner.go",

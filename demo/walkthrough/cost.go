@@ -1,29 +1,17 @@
 package walkthrough
 
-import "slices"
+import (
+	"slices"
 
-// What a unit of data costs between two GPUs: inside one NVLink domain, and between GPUs that
-// share none and so go over PCIe or between sockets. The ratio is an illustration, not a
-// measurement; real ones are larger.
-const (
-	costInside = 1
-	costAcross = 4
+	"github.com/gpu-dra/driver/demo/linkcost"
 )
 
-// linkCost is what it costs when every GPU of a set sends one unit to every other, as in an
-// all-to-all or an all-reduce: the sum over all pairs. Two GPUs without a domain share none.
 func linkCost(gpus []gpu) int {
-	sum := 0
-	for i, a := range gpus {
-		for _, b := range gpus[i+1:] {
-			if a.domain != "" && a.domain == b.domain {
-				sum += costInside
-			} else {
-				sum += costAcross
-			}
-		}
+	var domains []string
+	for _, g := range gpus {
+		domains = append(domains, g.domain)
 	}
-	return sum
+	return linkcost.Sum(domains)
 }
 
 // byNumber picks the first n GPUs that nobody holds, as one who does not know the links would;

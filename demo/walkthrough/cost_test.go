@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/gpu-dra/driver/demo/linkcost"
 )
 
 // islands makes GPUs whose domains are given by one letter each, "." for none.
@@ -39,7 +41,7 @@ func TestLinkCostKnowsNoOrderAndHasBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gpus := islands(rapid.StringMatching(`[abc.]{0,10}`).Draw(t, "domains"))
 		cost := linkCost(gpus)
-		if n := pairs(len(gpus)); cost < n*costInside || cost > n*costAcross {
+		if n := pairs(len(gpus)); cost < n*linkcost.Inside || cost > n*linkcost.Across {
 			t.Fatalf("cost %d of %d pairs", cost, n)
 		}
 		if shuffled := rapid.Permutation(gpus).Draw(t, "order"); linkCost(shuffled) != cost {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/gpu-dra/driver/test/runc"
+
+	"github.com/gpu-dra/driver/demo/linkcost"
 )
 
 // baseSpec is the name of the CDI spec with what all containers get. It belongs to the driver,
@@ -84,7 +86,7 @@ func (w *walk) allocateFour(ctx context.Context) error {
 	w.say("the scheduler's allocator decided:")
 	w.block(table(w.gpus, w.held))
 	w.block(fmt.Sprintf("\nlink cost, the sum over all pairs: %d inside an NVLink domain, %d across\n  the first four free GPUs by number  %s  %2d\n  the four of the claim               %s  %2d",
-		costInside, costAcross, numbers(naive), linkCost(naive), numbers(w.four.gpus), linkCost(w.four.gpus)))
+		linkcost.Inside, linkcost.Across, numbers(naive), linkCost(naive), numbers(w.four.gpus), linkCost(w.four.gpus)))
 	if got := domains(w.four.gpus); len(w.four.gpus) != count || len(got) != 1 || linkCost(w.four.gpus) != pairs(count) {
 		return fmt.Errorf("claim four has %d GPUs in the NVLink domains %q, want %d in one", len(w.four.gpus), got, count)
 	}

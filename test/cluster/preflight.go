@@ -33,7 +33,7 @@ func (c *Cluster) checkPrograms() error {
 		"containerd-shim-runc-v2", "ctr", "runc", "cni/bridge", "cni/host-local", "cni/loopback", "images/pause.tar",
 	} {
 		if _, err := os.Stat(filepath.Join(c.config.Bin, name)); err != nil {
-			return fmt.Errorf("%w: %s: run `build` (20 to 25 minutes on two cores the first time)", ErrMissing, filepath.Join(c.config.Bin, name))
+			return fmt.Errorf("%w: %s: run `build` (about 13 minutes on two free cores the first time)", ErrMissing, filepath.Join(c.config.Bin, name))
 		}
 	}
 	return nil
