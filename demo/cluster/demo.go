@@ -105,6 +105,7 @@ func Down(ctx context.Context, o Options) error {
 	err = d.step("The cluster, its data and the simulated node are gone", func() error { return d.Down(ctx, true) })
 	if err == nil {
 		d.line("What was built is kept in %s and %s.", d.Cluster.Bin, d.Out)
+		d.line("In a shell that was set up for the cluster: unset KUBECONFIG")
 	}
 	return err
 }
@@ -128,27 +129,54 @@ func (d *demo) cluster(ctx context.Context) error {
 
 // driver installs the driver from its image and its chart.
 func (d *demo) driver(ctx context.Context) error {
+	if err := d.room(ctx); err != nil {
+		return err
+	}
 	if err := d.clear(ctx); err != nil {
 		return err
 	}
+	var archive string
 	if err := d.step("The driver's image is built and loaded", func() error {
-		archive, err := d.BuildImage(ctx, version)
-		if err != nil {
+		var err error
+		if archive, err = d.BuildImage(ctx, version); err != nil {
 			return err
 		}
 		return d.ClusterCommand(ctx, "load", archive)
 	}); err != nil {
 		return err
 	}
-	return d.step("The driver's chart is installed and its plugin is ready", func() error {
-		if err := d.Uninstall(ctx, d.client); err != nil {
-			return err
+	return d.step("The driver's chart is installed and its plugin is ready", func() error { return d.install(ctx, archive) })
+}
+
+// install installs the chart, anew on a new machine unless pods hold GPUs: those must not lose
+// their node's driver, so the release is upgraded, which does nothing where nothing changed.
+func (d *demo) install(ctx context.Context, archive string) error {
+	values, err := imageValues(archive)
+	if err != nil {
+		return err
+	}
+	_, held, err := d.held(ctx)
+	if err != nil {
+		return err
+	}
+	if len(held) > 0 {
+		_, err := d.client.AppsV1().DaemonSets(rig.Namespace).Get(ctx, rig.DaemonSet, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			return d.Upgrade(ctx, version, values)
+		case apierrors.IsNotFound(err):
+			return d.Install(ctx, version, values)
+		default:
+			return fmt.Errorf("look for the plugin of a former run: %w", err)
 		}
-		if _, err := d.NewMachine(ctx, 0); err != nil {
-			return err
-		}
-		return d.Install(ctx, version, nil)
-	})
+	}
+	if err := d.Uninstall(ctx, d.client); err != nil {
+		return err
+	}
+	if _, err := d.NewMachine(ctx, 0); err != nil {
+		return err
+	}
+	return d.Install(ctx, version, values)
 }
 
 // clear ends the pods of a former run.
@@ -175,8 +203,9 @@ func (d *demo) clear(ctx context.Context) error {
 // devices shows what the node offers.
 func (d *demo) devices(ctx context.Context) error {
 	var gpus []rig.GPU
+	var held map[string]string
 	err := rig.Wait(ctx, patience, "the node's GPUs are published", func(ctx context.Context) (missing string, err error) {
-		gpus, err = rig.GPUs(ctx, d.client)
+		gpus, held, err = d.held(ctx)
 		if len(gpus) == 0 {
 			missing = "there are none"
 		}
@@ -186,7 +215,7 @@ func (d *demo) devices(ctx context.Context) error {
 		return err
 	}
 	d.line("The node offers %d GPUs, in the order in which they are given away:", len(gpus))
-	d.quote(rig.Table(gpus, nil))
+	d.quote(rig.Table(gpus, held))
 	_, err = d.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	return err
 }
@@ -209,7 +238,7 @@ func (d *demo) run(ctx context.Context, name string) (*corev1.Pod, []rig.GPU, er
 			if err != nil || pod.Status.Phase == corev1.PodRunning {
 				return "", err
 			}
-			return string(pod.Status.Phase), nil
+			return state(pod), nil
 		})
 	})
 	if err != nil {
@@ -284,27 +313,13 @@ func (d *demo) topology(ctx context.Context, pod *corev1.Pod, gpus []rig.GPU) er
 	d.line("Inside the container, nvidia-smi topo -m:")
 	d.quote(matrix(string(said), len(gpus)))
 
-	all, err := rig.GPUs(ctx, d.client)
+	all, held, err := d.held(ctx)
 	if err != nil {
 		return err
 	}
-	pods, err := d.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
-	}
-	holders := map[string]string{}
-	for i := range pods.Items {
-		given, err := rig.Given(ctx, d.client, &pods.Items[i])
-		if err != nil {
-			return err
-		}
-		for _, g := range given {
-			holders[g.UUID] = pods.Items[i].Name
-		}
-	}
 	d.line("The four share one NVLink domain, on the island that nobody had touched:")
-	d.quote(rig.Table(all, holders))
-	naive := firstFree(all, holders, pod.Name, len(gpus))
+	d.quote(rig.Table(all, held))
+	naive := firstFree(all, held, namespace+"/"+pod.Name, len(gpus))
 	d.line("Link cost, 1 inside an island and 4 across: %d for the first four free ones by number, %d for these.", cost(naive), cost(gpus))
 	return nil
 }
@@ -312,13 +327,20 @@ func (d *demo) topology(ctx context.Context, pod *corev1.Pod, gpus []rig.GPU) er
 // next ends the demonstration with what the viewer can do now.
 func (d *demo) next() {
 	d.line("Done. The cluster is up, so try more:")
-	d.show(fmt.Sprintf(`
-    export KUBECONFIG=%s PATH=$PATH:%s
+	d.show(hints(d.Nodes.Kubeconfig(), d.Cluster.Bin))
+}
+
+// hints are commands for the viewer's shell. The cluster's kubectl comes before the machine's,
+// which may be too old for it.
+func hints(kubeconfig, bin string) string {
+	return fmt.Sprintf(`
+    export KUBECONFIG=%s PATH=%s:$PATH
     kubectl get resourceslices
     kubectl --namespace %s get pods,resourceclaims
     kubectl --namespace %s exec four-on-one-nvlink-domain -- nvidia-smi
-    ls demo/specs                # more ways to ask for GPUs (give their pods the image %s)
+    sed 's#ubuntu:24.04#%s#' demo/specs/one-gpu.yaml | kubectl apply -f -    # any of demo/specs
+    kubectl wait --for=condition=Ready pod/one-gpu --timeout=1m; kubectl logs one-gpu
     make demo-cluster-down       # leaves the machine as it was
 
-`, d.Nodes.Kubeconfig(), d.Cluster.Bin, namespace, namespace, cluster.WorkloadImage))
+`, kubeconfig, bin, namespace, namespace, cluster.WorkloadImage)
 }

@@ -94,8 +94,8 @@ func TestStep(t *testing.T) {
 		}
 		tell.quote("a\nb")
 		want := `
-  10.0s  Building: for 10s now: 
-  20.0s  Building: for 20s now: kubelet
+  10.0s  Building: not yet, 10s so far
+  20.0s  Building: not yet, 20s so far: kubelet
   25.0s  Building: 25.0s
   25.0s  Starting: FAILED after 0.0s
        | a

@@ -61,7 +61,7 @@ func (t *teller) step(what string, do func() error) error {
 			case <-ended:
 				return
 			case <-ticker.C:
-				t.line("%s: for %s now: %s", what, time.Since(began).Round(time.Second), t.log.get())
+				t.line("%s", pending(what, time.Since(began), t.log.get()))
 			}
 		}
 	})
@@ -74,6 +74,15 @@ func (t *teller) step(what string, do func() error) error {
 	}
 	t.line("%s: %.1fs", what, time.Since(began).Seconds())
 	return nil
+}
+
+// pending says that a step is not done yet, and the tools' last line where they wrote one.
+func pending(what string, since time.Duration, last string) string {
+	text := fmt.Sprintf("%s: not yet, %s so far", what, since.Round(time.Second))
+	if last != "" {
+		text += ": " + last
+	}
+	return text
 }
 
 // lastLine passes on what it is given and keeps the last line that is not empty.

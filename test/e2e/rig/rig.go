@@ -31,12 +31,12 @@ const (
 	Driver = "gpu.nvidia.com"
 	// Namespace is where the chart is installed.
 	Namespace = "gpu-dra-driver"
-	// Release is the name of the chart's release.
-	Release = "gpu"
+	// Release is the name of the chart's release, the one that the documentation uses.
+	Release = "gpu-dra-driver"
 	// Image is the driver's image without its tag.
 	Image = "localhost/gpu-dra-driver"
 	// DaemonSet is the chart's name for the node plugin.
-	DaemonSet = Release + "-gpu-dra-driver-kubelet-plugin"
+	DaemonSet = Release + "-kubelet-plugin"
 )
 
 // Config is what a rig is to be.

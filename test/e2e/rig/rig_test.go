@@ -92,9 +92,9 @@ func TestRelease(t *testing.T) {
 	}
 	node := r.Mount()
 	for i, words := range [][]string{
-		{"chartctl install gpu ", "/deployments/helm/gpu-dra-driver --set", "--set image.tag=v1", "--set rescanInterval=1s", "--set devRoot=" + node + "/driver/dev"},
-		{"chartctl upgrade gpu ", "--set image.tag=v2", "--set devRoot=/dev --set", "--set nvidiaDriverRoot=" + node + "/driver", "--namespace gpu-dra-driver"},
-		{"chartctl uninstall gpu --namespace gpu-dra-driver --kubeconfig " + r.Nodes.Kubeconfig()},
+		{"chartctl install gpu-dra-driver ", "/deployments/helm/gpu-dra-driver --set", "--set image.tag=v1", "--set rescanInterval=1s", "--set devRoot=" + node + "/driver/dev"},
+		{"chartctl upgrade gpu-dra-driver ", "--set image.tag=v2", "--set devRoot=/dev --set", "--set nvidiaDriverRoot=" + node + "/driver", "--namespace gpu-dra-driver"},
+		{"chartctl uninstall gpu-dra-driver --namespace gpu-dra-driver --kubeconfig " + r.Nodes.Kubeconfig()},
 	} {
 		for _, word := range words {
 			if !strings.Contains(lines[i], word) {
