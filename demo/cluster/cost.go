@@ -5,23 +5,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpu-dra/driver/demo/linkcost"
 	"github.com/gpu-dra/driver/test/e2e/rig"
 )
 
-// cost sums over all pairs what it takes to send one unit: 1 where both are in one NVLink domain,
-// 4 where they are not. The ratio is an illustration; real ones are larger.
+// cost is what it takes when each GPU sends one unit to each other one.
 func cost(gpus []rig.GPU) int {
-	sum := 0
-	for i, a := range gpus {
-		for _, b := range gpus[:i] {
-			if a.Domain != "" && a.Domain == b.Domain {
-				sum++
-			} else {
-				sum += 4
-			}
-		}
+	domains := make([]string, 0, len(gpus))
+	for _, g := range gpus {
+		domains = append(domains, g.Domain)
 	}
-	return sum
+	return linkcost.Sum(domains)
 }
 
 // firstFree picks n GPUs by their PCI addresses, as who does not know the links would, out of

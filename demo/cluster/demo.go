@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-dra/driver/demo/linkcost"
 	"github.com/gpu-dra/driver/test/cluster"
 	"github.com/gpu-dra/driver/test/e2e/rig"
 )
@@ -84,7 +85,11 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	for _, part := range []func(context.Context) error{d.cluster, d.driver, d.devices, d.fragment, d.four} {
-		if err := part(ctx); err != nil {
+		switch err := part(ctx); {
+		case err == nil:
+		case errors.Is(err, errNoRoom):
+			return err
+		default:
 			return fmt.Errorf("%w\nThe tools' output is in %s, the cluster's logs in %s",
 				err, filepath.Join(d.Out, "log"), d.Cluster.LogDir())
 		}
@@ -320,7 +325,8 @@ func (d *demo) topology(ctx context.Context, pod *corev1.Pod, gpus []rig.GPU) er
 	d.line("The four share one NVLink domain, on the island that nobody had touched:")
 	d.quote(rig.Table(all, held))
 	naive := firstFree(all, held, namespace+"/"+pod.Name, len(gpus))
-	d.line("Link cost, 1 inside an island and 4 across: %d for the first four free ones by number, %d for these.", cost(naive), cost(gpus))
+	d.line("Link cost, %d inside an island and %d across: %d for the first four free ones by number, %d for these.",
+		linkcost.Inside, linkcost.Across, cost(naive), cost(gpus))
 	return nil
 }
 

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -22,6 +23,9 @@ const (
 	// pairSize is how many GPUs are taken before it.
 	pairSize = 2
 )
+
+// errNoRoom is no fault of the cluster: its logs do not help.
+var errNoRoom = errors.New("no room")
 
 // held returns the published GPUs and who holds them.
 func (d *demo) held(ctx context.Context) ([]rig.GPU, map[string]string, error) {
@@ -78,8 +82,8 @@ func (d *demo) room(ctx context.Context) error {
 	if roomFor(gpus, held) {
 		return nil
 	}
-	return fmt.Errorf("pods of yours hold %d GPUs (%s); the demo needs %d GPUs and a free island of %d besides. Delete them, or run make demo-cluster-down",
-		len(held), strings.Join(slices.Compact(slices.Sorted(maps.Values(held))), ", "), pairSize, islandSize)
+	return fmt.Errorf("%w: pods of yours hold %d GPUs (%s); the demo needs %d GPUs and a free island of %d besides. Delete them, or run make demo-cluster-down",
+		errNoRoom, len(held), strings.Join(slices.Compact(slices.Sorted(maps.Values(held))), ", "), pairSize, islandSize)
 }
 
 // roomFor says whether an island stays free when the first free GPUs, in the published order,

@@ -114,7 +114,7 @@ func TestRoom(t *testing.T) {
 	}
 	d.client = fake.NewClientset(published(), &mine, &also)
 	err := d.room(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "hold 3 GPUs (default/x, team/y)") || !strings.Contains(err.Error(), "make demo-cluster-down") {
+	if !errors.Is(err, errNoRoom) || !strings.Contains(err.Error(), "hold 3 GPUs (default/x, team/y)") || !strings.Contains(err.Error(), "make demo-cluster-down") {
 		t.Errorf("no island is whole: %v", err)
 	}
 }
