@@ -130,17 +130,17 @@ func TestACallThatGivesUpWaitingLetsOthersGoOn(t *testing.T) {
 // An unprepare says that it comes before it waits for the prepare of the same claim to end.
 func TestUnprepareIsToldBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		prepare, end := context.WithCancel(t.Context())
+		superseded := make(chan struct{})
 		var told []types.UID
 		var done atomic.Bool
-		calls := &Calls{Unpreparing: func(claim types.UID) { told = append(told, claim); end() }}
+		calls := &Calls{Unpreparing: func(claim types.UID) { told = append(told, claim); close(superseded) }}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			_, _ = calls.Intercept(t.Context(), &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Uid: "a"}}},
 				&grpc.UnaryServerInfo{FullMethod: prepareCall},
 				func(context.Context, any) (any, error) {
-					<-prepare.Done()
+					<-superseded
 					done.Store(true)
 					return nil, nil
 				})
