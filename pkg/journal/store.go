@@ -144,7 +144,7 @@ func read(path string) ([]byte, error) {
 
 // Delete removes the claim's record; that there is none is no error. The removal is made
 // durable as well: a record that came back after a loss of power would be an owner that nobody
-// unprepares, and would block its GPU until a reconciler finds that the claim is gone.
+// unprepares, and would block its GPU until somebody removes it by hand.
 func (s *Store) Delete(uid types.UID) error {
 	if err := CheckUID(uid); err != nil {
 		return err

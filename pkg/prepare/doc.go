@@ -1,5 +1,5 @@
 // Package prepare carries out plans: it makes the node ready for a claim and undoes all of it
-// again. It is for the kubelet plugin, the reconciler and the offline cleanup.
+// again. It is for the kubelet plugin.
 //
 // What is done to the node is a list of steps, and the journal knows of each before it is done.
 // So rollback of a failed prepare, unprepare, the way on after a crash and the removal of
