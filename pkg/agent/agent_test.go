@@ -29,6 +29,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/topology"
 	"github.com/gpu-dra/driver/test/kubeapi"
 	"github.com/gpu-dra/driver/test/kubelet"
+	"github.com/gpu-dra/driver/test/loopback"
 )
 
 // settings are those of a node without a GPU driver, all below one short directory.
@@ -47,7 +48,7 @@ func settings(t *testing.T, api *kubeapi.Server) *config.Config {
 	c.ProcRoot, c.SysRoot = filepath.Join(dir, "proc"), filepath.Join(dir, "sys")
 	c.KubeletPluginsDir, c.KubeletRegistryDir = filepath.Join(dir, "p"), filepath.Join(dir, "r")
 	c.CDIDir, c.CDIHook = filepath.Join(dir, "cdi"), filepath.Join(dir, "hook")
-	c.HTTPAddress, c.HealthAddress = free(t), ""
+	c.HTTPAddress, c.HealthAddress = loopback.Address(8080), ""
 	for _, d := range []string{root.Host, c.ProcRoot, c.SysRoot, c.KubeletRegistryDir} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -58,16 +59,6 @@ func settings(t *testing.T, api *kubeapi.Server) *config.Config {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func startAPI(t *testing.T) *kubeapi.Server {

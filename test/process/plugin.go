@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpu-dra/driver/test/loopback"
 	"github.com/gpu-dra/driver/test/process/tracer"
 )
 
@@ -63,7 +64,7 @@ func (b *Bed) Start(settings ...Setting) *Plugin {
 // log is shown where the test failed.
 func (b *Bed) Run(settings ...Setting) *Plugin {
 	b.t.Helper()
-	web, health := freePort(b), freePort(b)
+	host := loopback.Host()
 	r := &run{binary: os.Getenv(BinaryVariable), flags: map[string]string{
 		"node-name": NodeName, "pod-uid": b.podUID, "kubeconfig": b.kubeconfig(),
 		"driver-root": b.Node.DriverRoot(), "driver-root-mount": b.Node.DriverRoot(),
@@ -71,7 +72,7 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 		"proc-root-mount": b.Node.ProcRoot(), "sys-root-mount": b.Node.SysRoot(),
 		"kubelet-plugins-dir": b.pluginsDir(), "kubelet-registry-dir": b.registryDir(),
 		"cdi-dir": b.CDIDir(), "cdi-hook": b.hook(),
-		"http-address": web, "grpc-health-address": health,
+		"http-address": net.JoinHostPort(host, "8080"), "grpc-health-address": net.JoinHostPort(host, "8081"),
 		"holder-wait": "2s", "v": "2",
 	}}
 	for _, set := range settings {
@@ -105,15 +106,6 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 		}
 	})
 	return p
-}
-
-// freePort gives a loopback address with a port that is free now.
-func freePort(b *Bed) string {
-	b.t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(b.t.Context(), "tcp", "127.0.0.1:0")
-	check(b.t, err)
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().String()
 }
 
 func (b *Bed) devDir() string { return filepath.Join(b.Node.DevRoot(), "dev") }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/dl"
@@ -44,15 +44,20 @@ type Options struct {
 type Library struct {
 	options  Options
 	watchdog *watchdog.Watchdog
-	// turn is held by the operation under way; it guards the fields below.
+	// turn is held by who reads, opens or closes; it guards bound and renewal. A reading may wait
+	// long for a GPU that hangs: who works with one GPU borrows the session without a turn.
 	turn       chan struct{}
-	session    *session
 	bound      *binding
 	renewal    renewal
 	partitions *partitions
-	// borrowers counts who works with the session outside of its turn; it grows only in it.
-	borrowers atomic.Int32
+	// mu guards the fields below. Who has the turn may read session without it.
+	mu        sync.Mutex
+	session   *session
+	borrowers int
 }
+
+// errBusy says that the session is in use.
+var errBusy = errors.New("the driver's library stays open")
 
 // binding is the file that this process's calls are bound to for ever.
 type binding struct {
@@ -94,21 +99,17 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 	}
 	defer l.end()
 	var left error
-	if l.session != nil && l.fileChanged() && l.idle() == nil {
+	if l.session != nil && l.fileChanged() {
 		// An open session would answer on, though containers get other files by now, or none.
 		left = l.shutdown(ctx)
 	}
 	fresh := l.session == nil
 	reading, err := l.readOnce(ctx, onBus)
-	if err != nil && left != nil {
+	if err != nil && left != nil && !errors.Is(left, errBusy) {
 		err = errors.Join(err, left)
 	}
-	if !fresh && l.wantsNewSession(reading, err, onBus) && l.idle() == nil {
-		closing := l.shutdown(ctx)
-		if reading, err = l.readOnce(ctx, onBus); err != nil {
-			// A shutdown that failed matters only if it explains why nothing works after it.
-			err = errors.Join(err, closing)
-		}
+	if !fresh && l.wantsNewSession(reading, err, onBus) {
+		reading, err = l.readAnew(ctx, reading, err, onBus)
 	}
 	if err == nil {
 		l.renewal.noted(unserved(reading, onBus), onBus)
@@ -121,6 +122,20 @@ func (l *Library) readOnce(ctx context.Context, onBus []pci.Address) (inventory.
 		return inventory.Reading{}, err
 	}
 	return read(ctx, l.watchdog, l.session, onBus)
+}
+
+// readAnew reads in a new session, unless somebody works with the one that is open.
+func (l *Library) readAnew(ctx context.Context, before inventory.Reading, failed error, onBus []pci.Address) (inventory.Reading, error) {
+	closing := l.shutdown(ctx)
+	if errors.Is(closing, errBusy) {
+		return before, failed
+	}
+	reading, err := l.readOnce(ctx, onBus)
+	if err != nil {
+		// A shutdown that failed matters only if it explains why nothing works after it.
+		err = errors.Join(err, closing)
+	}
+	return reading, err
 }
 
 // wantsNewSession tells whether a reading would be better in a new session.
@@ -139,15 +154,12 @@ func (l *Library) wantsNewSession(r inventory.Reading, err error, onBus []pci.Ad
 // library as a whole named what. On a HungError f is still running. f may nest Init and
 // Shutdown, in pairs; it must not keep the API.
 func (l *Library) Use(ctx context.Context, what string, f func(API) error) error {
-	if err := l.begin(ctx); err != nil {
+	s, release, err := l.borrow(ctx)
+	if err != nil {
 		return err
 	}
-	defer l.end()
-	if err := l.open(ctx); err != nil {
-		return err
-	}
-	api := l.session.api
-	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, what, func() error { return f(api) })
+	defer release()
+	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, what, func() error { return f(s.api) })
 	return errors.Join(err, failed)
 }
 
@@ -162,18 +174,23 @@ func (l *Library) Close(ctx context.Context) error {
 	if l.session == nil {
 		return nil
 	}
-	if err := l.idle(); err != nil {
-		return fmt.Errorf("the driver's library stays open: %w", err)
-	}
 	return l.shutdown(ctx)
 }
 
-// idle says who still works with the session; nil for nobody. The caller has the turn.
-func (l *Library) idle() error {
-	if n := l.borrowers.Load(); n > 0 {
-		return fmt.Errorf("%d operations on GPUs are under way", n)
+// take gives the session to who ends it, and nobody else gets it any more. The error, an errBusy,
+// says who still works with it.
+func (l *Library) take() (*session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.borrowers > 0 {
+		return nil, fmt.Errorf("%w: %d operations are under way", errBusy, l.borrowers)
 	}
-	return l.watchdog.LeftBehind()
+	if err := l.watchdog.LeftBehind(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBusy, err)
+	}
+	s := l.session
+	l.session = nil
+	return s, nil
 }
 
 func (l *Library) begin(ctx context.Context) error {
@@ -187,11 +204,14 @@ func (l *Library) begin(ctx context.Context) error {
 
 func (l *Library) end() { <-l.turn }
 
-// shutdown drops the session, whatever NVML answers: after an error it is of no use either.
+// shutdown drops the session if nobody works with it, whatever NVML answers: after an error it is
+// of no use either. The caller has the turn.
 func (l *Library) shutdown(ctx context.Context) error {
-	api := l.session.api
-	l.session = nil
-	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return failure("nvmlShutdown", api.Shutdown()) })
+	s, err := l.take()
+	if err != nil {
+		return err
+	}
+	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return failure("nvmlShutdown", s.api.Shutdown()) })
 	if errors.Is(failed, errSessionEnded) {
 		failed = nil
 	}
@@ -242,6 +262,8 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	if err = errors.Join(err, o.err); err != nil {
 		return &UnusableError{Path: path, Advice: adviceFor(o.ret), Cause: err}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.session = &session{api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions}
 	return nil
 }

@@ -232,8 +232,12 @@ func (l *Library) onInstance(ctx context.Context, gpu inventory.GPUID, instance 
 	})
 }
 
-// borrow gives the session, opened if need be, and keeps it open until it is released.
+// borrow gives the session, opened if need be, and keeps it open until it is released. It waits
+// for no reading where a session is open.
 func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
+	if s := l.lend(); s != nil {
+		return s, l.giveBack, nil
+	}
 	if err := l.begin(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -241,6 +245,21 @@ func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
 	if err := l.open(ctx); err != nil {
 		return nil, nil, err
 	}
-	l.borrowers.Add(1)
-	return l.session, func() { l.borrowers.Add(-1) }, nil
+	return l.lend(), l.giveBack, nil
+}
+
+// lend counts the caller as a user of the session, if there is one.
+func (l *Library) lend() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session != nil {
+		l.borrowers++
+	}
+	return l.session
+}
+
+func (l *Library) giveBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.borrowers--
 }
