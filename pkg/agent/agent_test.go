@@ -193,7 +193,7 @@ func ofSnapshot(t *testing.T, s inventory.Snapshot) *Agent {
 	quiet := quiet{s}
 	a.catalog = catalog.New(catalog.Config{
 		DriverName: a.config.DriverName, Pool: a.config.NodeName, Scanner: quiet, Memory: quiet,
-		Derive: derive("node-1", device.VocabularyFull, false), Reporter: quiet, Meter: a.metrics, Changed: func(*catalog.View) {},
+		Derive: derive(a.offers(), a.conditions), Reporter: quiet, Meter: a.metrics, Changed: func(*catalog.View) {},
 	})
 	if err := a.catalog.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -263,34 +263,6 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-func TestDerive(t *testing.T) {
-	s := inventorytest.TwoIslands()
-	assignment, _ := topology.Resolve(s, topology.Memory{})
-	count := func(v device.Vocabulary, lists bool) (attributes int, built catalog.Derived) {
-		built = derive("node-1", v, lists)(s, assignment)
-		for _, slice := range built.Resources.Pools["node-1"].Slices {
-			for _, d := range slice.Devices {
-				attributes += len(d.Attributes)
-			}
-		}
-		return attributes, built
-	}
-	full, built := count(device.VocabularyFull, false)
-	if len(built.Devices) != 8 || len(built.Resources.Pools) != 1 {
-		t.Errorf("%d devices, %d pools", len(built.Devices), len(built.Resources.Pools))
-	}
-	if minimal, _ := count(device.VocabularyMinimal, false); minimal >= full {
-		t.Errorf("minimal has %d attributes, full %d", minimal, full)
-	}
-	if lists, _ := count(device.VocabularyFull, true); lists <= full {
-		t.Errorf("with lists there are %d attributes, without %d", lists, full)
-	}
-	none := derive("node-1", device.VocabularyFull, false)(inventory.Snapshot{}, topology.Assignment{})
-	if _, ok := none.Resources.Pools["node-1"]; !ok {
-		t.Errorf("a node without GPUs publishes no empty pool: %+v", none.Resources)
-	}
-}
-
 // A library that was replaced ends the process, so that it starts anew.
 func TestReplacedLibraryEndsServing(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
@@ -331,7 +303,7 @@ func TestTopologyIsWhole(t *testing.T) {
 	_, memory := topology.Resolve(s, topology.Memory{})
 	lost := inventorytest.Lose(s, s.GPUs[0].PCI)
 	a.catalog = catalog.New(catalog.Config{
-		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive("node-1", device.VocabularyFull, false),
+		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive(a.offers(), a.conditions),
 		Reporter: quiet{}, Meter: a.metrics, Changed: func(*catalog.View) {},
 	})
 	if a.topologyIsWhole() {

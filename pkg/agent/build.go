@@ -16,15 +16,14 @@ import (
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
-	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
+	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
-	"github.com/gpu-dra/driver/pkg/slices"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -58,7 +57,7 @@ func (a *Agent) build(ctx context.Context) error {
 		Pool:       c.NodeName,
 		Scanner:    a.scanner(tree),
 		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
-		Derive:     a.derive(),
+		Derive:     derive(a.offers(), a.conditions),
 		Reporter:   a.reporter,
 		Meter:      a.metrics,
 		Changed:    a.changed,
@@ -106,22 +105,17 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 	return err
 }
 
-// derive binds the pure functions that make devices and slices to this node's settings.
-func derive(pool string, vocabulary device.Vocabulary, lists bool) catalog.Derive {
-	options := deviceOptions(lists)
+// derive binds the pure function that makes devices and slices to this node's settings, and to
+// its conditions, which are asked for anew each time.
+func derive(settings offer.Settings, conditions func() offer.Conditions) catalog.Derive {
 	return func(s inventory.Snapshot, a topology.Assignment) catalog.Derived {
-		devices := device.FromSnapshot(s, a, options...)
-		built := slices.Build(slices.Input{Devices: devices, Topology: a, Vocabulary: vocabulary})
-		return catalog.Derived{Devices: devices, Resources: built.Resources(pool), Omissions: built.Omissions}
+		return catalog.Derived(settings.Make(s, a, conditions()))
 	}
 }
 
-func deviceOptions(lists bool) []device.Option {
-	if lists {
-		return []device.Option{device.WithLists()}
-	}
-	return nil
-}
+// conditions are what changes without the hardware looking different. Who changes them has the
+// catalog derive again.
+func (a *Agent) conditions() offer.Conditions { return offer.Conditions{} }
 
 // commonEdits lends the process's one NVML library to the toolkit for the time of a call.
 type commonEdits struct {

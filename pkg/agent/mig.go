@@ -9,10 +9,9 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
+	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
-	"github.com/gpu-dra/driver/pkg/slices"
-	"github.com/gpu-dra/driver/pkg/topology"
 )
 
 // partitions tells whether this node makes partitions.
@@ -27,24 +26,11 @@ func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
 	return ledger.Marker{Scanner: plain, Ledger: a.migLedger}
 }
 
-// derive makes devices and slices by this node's settings.
-func (a *Agent) derive() catalog.Derive {
-	c := a.config
-	if a.partitions() {
-		return derivePartitioned(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes)
-	}
-	return derive(c.NodeName, device.Vocabulary(c.SliceVocabulary), c.ListAttributes)
-}
-
-// derivePartitioned is derive for a node that makes partitions.
-func derivePartitioned(pool string, vocabulary device.Vocabulary, lists bool) catalog.Derive {
-	options := deviceOptions(lists)
-	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
-		parts := device.FromPartitionedSnapshot(s, t, nil, options...)
-		built := slices.Build(slices.Input{Devices: parts.Devices, Topology: parts.Topology, Vocabulary: vocabulary, Counters: parts.Counters})
-		return catalog.Derived{
-			Devices: parts.Devices, Resources: built.Resources(pool), Omissions: append(built.Omissions, parts.Omissions...),
-		}
+// offers is what the admin decided about what this node offers.
+func (a *Agent) offers() offer.Settings {
+	return offer.Settings{
+		Pool: a.config.NodeName, Vocabulary: device.Vocabulary(a.config.SliceVocabulary),
+		Lists: a.config.ListAttributes, Partitions: a.partitions(),
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -92,6 +93,9 @@ type Catalog struct {
 	Config
 	view    atomic.Pointer[View]
 	trouble atomic.Pointer[error]
+	// deriving is held from before Derive until its outcome is told, so that what was derived
+	// last is what is told last.
+	deriving sync.Mutex
 
 	// turn is taken by whoever scans; what is below belongs to its holder.
 	turn  chan struct{}
@@ -180,6 +184,24 @@ func (c *Catalog) look(ctx context.Context) error {
 	c.Reporter.Hardware(ctx, snapshot)
 	logChanges(ctx, c.View(), snapshot)
 	assignment := c.resolve(ctx, snapshot)
+	c.deriving.Lock()
+	defer c.deriving.Unlock()
+	c.deriveLocked(ctx, snapshot, assignment)
+	return nil
+}
+
+// Rederive makes devices and slices of the current view anew, for who knows that Derive would give
+// something else now. It waits for no scan, so that hardware that hangs cannot delay it. Before
+// the first look it does nothing: that look will derive.
+func (c *Catalog) Rederive(ctx context.Context) {
+	c.deriving.Lock()
+	defer c.deriving.Unlock()
+	if v := c.View(); v.Looked {
+		c.deriveLocked(ctx, v.Snapshot, v.Assignment)
+	}
+}
+
+func (c *Catalog) deriveLocked(ctx context.Context, snapshot inventory.Snapshot, assignment topology.Assignment) {
 	derived := c.Derive(snapshot, assignment)
 	view := &View{
 		Looked:     true,
@@ -197,7 +219,6 @@ func (c *Catalog) look(ctx context.Context) error {
 	c.Meter.Devices(count)
 	c.Reporter.Omitted(ctx, derived.Omissions)
 	c.Changed(view)
-	return nil
 }
 
 // saysNothing tells whether a look that ended with that cause says nothing about the GPUs: the

@@ -502,3 +502,45 @@ func TestPlan(t *testing.T) {
 		t.Errorf("sharing: %v", err)
 	}
 }
+
+// What is derived from what was seen can be made anew, also while the hardware hangs.
+func TestRederive(t *testing.T) {
+	n := &node{}
+	generation := int64(1)
+	c := catalog.New(catalog.Config{
+		DriverName: driver, Pool: "node", Scanner: n, Memory: n, Reporter: n, Meter: n.meter(),
+		Derive: func(inventory.Snapshot, topology.Assignment) catalog.Derived {
+			return catalog.Derived{Resources: resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"node": {Generation: generation}}}}
+		},
+		Changed: func(v *catalog.View) { n.lastView = v },
+	})
+	c.Rederive(t.Context())
+	if c.View().Looked || n.lastView != nil {
+		t.Fatalf("derived from nothing: %+v", c.View())
+	}
+	n.found(inventorytest.TwoIslands())
+	refresh(t, c)
+	before := c.View()
+
+	entered, leave := make(chan struct{}), make(chan struct{})
+	n.mu.Lock()
+	n.scan = func(context.Context) (inventory.Snapshot, error) {
+		close(entered)
+		<-leave
+		return inventory.Snapshot{}, inventory.ErrHung
+	}
+	n.mu.Unlock()
+	scanned := make(chan error, 1)
+	go func() { scanned <- c.Refresh(t.Context()) }()
+	<-entered
+	generation = 2
+	c.Rederive(t.Context())
+	close(leave)
+	if err := <-scanned; !errors.Is(err, inventory.ErrHung) {
+		t.Error(err)
+	}
+	v := c.View()
+	if v != n.lastView || v.Resources.Pools["node"].Generation != 2 || !v.Snapshot.Same(before.Snapshot) || before.Resources.Pools["node"].Generation != 1 {
+		t.Errorf("the view is %+v", v)
+	}
+}

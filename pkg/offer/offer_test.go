@@ -1,0 +1,103 @@
+package offer_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
+	"github.com/gpu-dra/driver/pkg/mig/migtest"
+	"github.com/gpu-dra/driver/pkg/offer"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+func make8(t *testing.T, s offer.Settings, c offer.Conditions) offer.Offer {
+	t.Helper()
+	snapshot := inventorytest.TwoIslands()
+	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
+	s.Pool = "node-1"
+	made := s.Make(snapshot, assignment, c)
+	if len(made.Devices) != 8 || len(made.Resources.Pools) != 1 || len(made.Omissions) != 0 {
+		t.Fatalf("%d devices, %d pools, %v", len(made.Devices), len(made.Resources.Pools), made.Omissions)
+	}
+	return made
+}
+
+func published(o offer.Offer) []resourceapi.Device {
+	var out []resourceapi.Device
+	for _, slice := range o.Resources.Pools["node-1"].Slices {
+		out = append(out, slice.Devices...)
+	}
+	return out
+}
+
+func TestSettings(t *testing.T) {
+	attributes := func(s offer.Settings) (n int) {
+		for _, d := range published(make8(t, s, offer.Conditions{})) {
+			n += len(d.Attributes)
+		}
+		return n
+	}
+	full := attributes(offer.Settings{Vocabulary: device.VocabularyFull})
+	if minimal := attributes(offer.Settings{Vocabulary: device.VocabularyMinimal}); minimal >= full {
+		t.Errorf("minimal has %d attributes, full %d", minimal, full)
+	}
+	if lists := attributes(offer.Settings{Vocabulary: device.VocabularyFull, Lists: true}); lists <= full {
+		t.Errorf("with lists there are %d attributes, without %d", lists, full)
+	}
+}
+
+// The pool of a node without GPUs is there, and empty.
+func TestNothingToOffer(t *testing.T) {
+	for _, partitions := range []bool{false, true} {
+		made := offer.Settings{Pool: "node-1", Partitions: partitions}.Make(inventory.Snapshot{}, topology.Assignment{}, offer.Conditions{})
+		if pool, ok := made.Resources.Pools["node-1"]; !ok || len(pool.Slices) != 1 || len(published(made)) != 0 {
+			t.Errorf("partitions %v: %+v", partitions, made.Resources)
+		}
+	}
+}
+
+// Taints of all sources are on the devices that they name, and on no others.
+func TestConditions(t *testing.T) {
+	sick := make8(t, offer.Settings{}, offer.Conditions{}).Devices[3].Name()
+	on := func(key string) offer.Tainter {
+		return func(d device.Device) []resourceapi.DeviceTaint {
+			if d.Name() != sick {
+				return nil
+			}
+			return []resourceapi.DeviceTaint{{Key: key, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		}
+	}
+	made := make8(t, offer.Settings{}, offer.Conditions{Taints: []offer.Tainter{on("gpu.example.com/b"), on("gpu.example.com/a")}})
+	got := map[string]int{}
+	for _, d := range published(made) {
+		if len(d.Taints) > 0 {
+			got[d.Name] = len(d.Taints)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{sick: 2}, got); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+}
+
+// A GPU that can be cut has its partitions before itself, and counters for them.
+func TestPartitions(t *testing.T) {
+	snapshot := migtest.Snapshot(t, "hgx-h100-8")
+	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
+	kinds := func(s offer.Settings) map[device.Kind]int {
+		out := map[device.Kind]int{}
+		for _, d := range s.Make(snapshot, assignment, offer.Conditions{}).Devices {
+			out[d.Kind()]++
+		}
+		return out
+	}
+	if diff := cmp.Diff(map[device.Kind]int{device.KindGPU: 8}, kinds(offer.Settings{})); diff != "" {
+		t.Errorf("without partitions (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[device.Kind]int{device.KindGPU: 8, device.KindMIG: 200}, kinds(offer.Settings{Partitions: true})); diff != "" {
+		t.Errorf("with partitions (-want +got):\n%s", diff)
+	}
+}
