@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -366,12 +365,9 @@ func TestUnprepareEndsAPrepare(t *testing.T) {
 		return err
 	})
 	metric(t, b, p, `gpu_dra_calls_in_flight{operation="prepare"} 1`)
-	begin := time.Now()
 	unprepare(t, b, late)
+	// Had it waited to the end, it would name the holder.
 	says(t, <-waiting, "the claim is being unprepared")
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("it took %s", took)
-	}
 	unprepare(t, b, owner)
 	clean(t, b)
 }

@@ -127,9 +127,7 @@ func TestRestarts(t *testing.T) {
 		}
 		return nil
 	})
-	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("slices were back %s after the start of the kubelet", took)
-	}
+	t.Logf("slices were back %s after the start of the kubelet", time.Since(begin))
 	if diff := cmp.Diff(names(before), names(pool(t, b))); diff != "" {
 		t.Error(diff)
 	}
