@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -307,7 +308,7 @@ func probe(path string) (map[string]bool, error) {
 		}
 		symbols[name] = true
 	}
-	for _, name := range append(optional(), migSymbols()...) {
+	for _, name := range slices.Concat(optional(), migSymbols(), modeSymbols()) {
 		symbols[name] = library.Lookup(name) == nil
 	}
 	if err := errors.Join(missing...); err != nil {
