@@ -3,6 +3,7 @@ package gpusim_test
 import (
 	"debug/elf"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +65,7 @@ func TestEveryFunctionOfTheHeaderIsExported(t *testing.T) {
 func TestOldGlibcIsEnough(t *testing.T) {
 	t.Parallel()
 	artifacts := build(t)
-	for _, path := range []string{artifacts.Library, artifacts.SMI} {
+	for _, path := range append(slices.Collect(maps.Values(artifacts.Programs)), artifacts.Library) {
 		for _, symbol := range dynamicSymbols(t, path) {
 			version, found := strings.CutPrefix(symbol.Version, "GLIBC_2.")
 			if !found {

@@ -26,7 +26,7 @@ import (
 	"github.com/gpu-dra/driver/test/gpusim/simstate"
 )
 
-//go:embed lib/*.c lib/*.h smi/*.c smi/*.h
+//go:embed lib/*.c lib/*.h smi/*.c smi/*.h tool/*.c tool/*.h
 var sources embed.FS
 
 // ErrNotANode says that a directory holds no simulated node.
@@ -102,7 +102,7 @@ func Create(ctx context.Context, dir string, file *nodefile.File, opts ...Option
 	if err != nil {
 		return nil, err
 	}
-	n.native = rootfs.Native{Library: artifacts.Library, SMI: artifacts.SMI, Stub: artifacts.Stub}
+	n.native = rootfs.Native{Library: artifacts.Library, Programs: artifacts.Programs, Stub: artifacts.Stub}
 	if err := n.builder().Create(); err != nil {
 		return nil, err
 	}

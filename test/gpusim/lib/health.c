@@ -1,7 +1,7 @@
 /*
  * Counters, sensors and clients of a board.
  */
-#include "sim.h"
+#include "client.h"
 
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *correctable,
 	unsigned int *uncorrectable, unsigned int *pending, unsigned int *failed)
@@ -93,12 +93,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlU
 	return NVML_SUCCESS;
 }
 
-static int runs_on(const struct sim_process *process, const struct sim_target *target)
+static unsigned int gi_of(const struct sim_target *target)
 {
-	if (target->gi == NULL)
-		return 1;
-	return sim_load(&process->gpu_instance_id) == (unsigned int)(target->gi - target->gpu->mig.instances) &&
-		sim_load(&process->compute_instance_id) == (unsigned int)(target->ci - target->gi->compute_instances);
+	return target->gi != NULL ? (unsigned int)(target->gi - target->gpu->mig.instances) : SIM_NO_INSTANCE;
 }
 
 /* A board in MIG mode answers for all its instances. */
@@ -107,17 +104,16 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t dev
 {
 	SIM_TARGET(device, target);
 	SIM_REQUIRE(count != NULL && (*count == 0 || infos != NULL));
-	unsigned int all = sim_load(&target.gpu->process_count), room = *count, live = 0;
-	for (unsigned int i = 0; i < all && i < SIM_MAX_PROCESSES; i++) {
-		const struct sim_process *process = &target.gpu->processes[i];
-		if (!runs_on(process, &target))
+	struct sim_client clients[SIM_MAX_CLIENTS];
+	unsigned int all = sim_clients(target.gpu, clients), room = *count, live = 0;
+	unsigned int ci = target.ci != NULL ? (unsigned int)(target.ci - target.gi->compute_instances) : SIM_NO_INSTANCE;
+	for (unsigned int i = 0; i < all; i++) {
+		/* Processes outside of this container's process namespace have no number in it. */
+		if (clients[i].pid == 0 || !sim_client_in(&clients[i], gi_of(&target), ci))
 			continue;
-		if (live < room) {
-			infos[live].pid = sim_load(&process->pid);
-			infos[live].usedGpuMemory = __atomic_load_n(&process->used_memory, __ATOMIC_ACQUIRE);
-			infos[live].gpuInstanceId = sim_load(&process->gpu_instance_id);
-			infos[live].computeInstanceId = sim_load(&process->compute_instance_id);
-		}
+		if (live < room)
+			infos[live] = (nvmlProcessInfo_t){.pid = clients[i].pid, .usedGpuMemory = clients[i].mib << 20,
+				.gpuInstanceId = clients[i].gi, .computeInstanceId = clients[i].ci};
 		live++;
 	}
 	*count = live;

@@ -1,17 +1,16 @@
 /*
  * Device memory.
  */
-#include "sim.h"
+#include "client.h"
 
 static uint64_t used_memory(const struct sim_gpu *gpu)
 {
 	uint64_t available = gpu->memory_total - gpu->memory_reserved;
-	uint64_t used = __atomic_load_n(&gpu->memory_used, __ATOMIC_ACQUIRE);
+	uint64_t used = __atomic_load_n(&gpu->memory_used, __ATOMIC_ACQUIRE) + sim_clients_memory(gpu, SIM_NO_INSTANCE);
 	return used < available ? used : available;
 }
 
-/* What a device of this kind has, and what its clients took of it. */
-static nvmlMemory_v2_t memory_of(const struct sim_target *target)
+nvmlMemory_v2_t sim_memory_of(const struct sim_target *target)
 {
 	const struct sim_gpu *gpu = target->gpu;
 	if (target->gi == NULL)
@@ -20,11 +19,7 @@ static nvmlMemory_v2_t memory_of(const struct sim_target *target)
 	unsigned int id = (unsigned int)(target->gi - gpu->mig.instances), profile = sim_load(&target->gi->profile_index);
 	if (profile < SIM_MAX_PROFILES)
 		memory.total = gpu->mig.profiles[profile].memory_mi_b << 20;
-	unsigned int count = sim_load(&gpu->process_count);
-	for (unsigned int i = 0; i < count && i < SIM_MAX_PROCESSES; i++) {
-		if (sim_load(&gpu->processes[i].gpu_instance_id) == id)
-			memory.used += __atomic_load_n(&gpu->processes[i].used_memory, __ATOMIC_ACQUIRE);
-	}
+	memory.used = sim_clients_memory(gpu, id);
 	memory.used = memory.used < memory.total ? memory.used : memory.total;
 	return memory;
 }
@@ -35,7 +30,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_
 	SIM_TARGET(device, target);
 	SIM_REQUIRE(memory != NULL);
 	SIM_SUPPORTED(target.gpu, SIM_FEATURE_MEMORY);
-	nvmlMemory_v2_t v2 = memory_of(&target);
+	nvmlMemory_v2_t v2 = sim_memory_of(&target);
 	memory->total = v2.total;
 	memory->used = v2.reserved + v2.used;
 	memory->free = memory->total - memory->used;
@@ -49,7 +44,7 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemo
 	if (memory->version != nvmlMemory_v2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	SIM_SUPPORTED(target.gpu, SIM_FEATURE_MEMORY);
-	nvmlMemory_v2_t now = memory_of(&target);
+	nvmlMemory_v2_t now = sim_memory_of(&target);
 	memory->total = now.total;
 	memory->reserved = now.reserved;
 	memory->used = now.used;

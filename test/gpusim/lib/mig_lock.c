@@ -1,6 +1,7 @@
 /*
  * Changes of a board's instances: the lock, what a crash left behind, and who uses what.
  */
+#include "client.h"
 #include "mig.h"
 
 /* A process that died between begin and end left dirty set: its files may differ from the
@@ -27,12 +28,10 @@ void sim_mig_end(struct sim_gpu *gpu)
 /* Whether a process runs on the instance; SIM_NO_INSTANCE matches any. */
 int sim_mig_clients(const struct sim_gpu *gpu, unsigned int gi, unsigned int ci)
 {
-	unsigned int count = sim_load(&gpu->process_count);
-	for (unsigned int i = 0; i < count && i < SIM_MAX_PROCESSES; i++) {
-		const struct sim_process *process = &gpu->processes[i];
-		if (gi != SIM_NO_INSTANCE && sim_load(&process->gpu_instance_id) != gi)
-			continue;
-		if (ci == SIM_NO_INSTANCE || sim_load(&process->compute_instance_id) == ci)
+	struct sim_client clients[SIM_MAX_CLIENTS];
+	unsigned int count = sim_clients(gpu, clients);
+	for (unsigned int i = 0; i < count; i++) {
+		if (sim_client_in(&clients[i], gi, ci))
 			return 1;
 	}
 	return 0;

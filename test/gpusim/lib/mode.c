@@ -47,8 +47,10 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComput
 	/* The mode that bound one thread to a board went with CUDA 8. */
 	if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD)
 		return NVML_ERROR_NOT_SUPPORTED;
-	if (target.ci != NULL)
+	if (target.ci != NULL) {
+		SIM_SUPPORTED(target.gpu, SIM_FEATURE_MIG_COMPUTE_MODE);
 		return store(&target.ci->compute_mode, mode);
+	}
 	/* In MIG mode each instance has its own. */
 	if (sim_load(&target.gpu->mig.current_mode))
 		return NVML_ERROR_NOT_SUPPORTED;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "mig.h"
+#include "private_table.h"
 
 SIM_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
 
@@ -24,20 +25,43 @@ static nvmlReturn_t reset(nvmlDevice_t device)
 		sim_mig_clear(gpu);
 		sim_store(&gpu->mig.current_mode, sim_load(&gpu->mig.pending_mode));
 		sim_store(&gpu->ecc_current, sim_load(&gpu->ecc_pending));
+		sim_store(&gpu->compute_mode, NVML_COMPUTEMODE_DEFAULT);
+		sim_store(&gpu->time_slice, 0);
 		sim_store(&gpu->recovery_action, 0);
 	}
 	sim_mig_end(gpu);
 	return rc;
 }
 
-static const struct {
-	size_t size;
-	nvmlReturn_t (*reset)(nvmlDevice_t device);
-} functions = {sizeof(functions), reset};
+static nvmlReturn_t nodes(char *path, size_t size)
+{
+	return sim_find_dev(path, size) == 0 ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+static nvmlReturn_t fault(const char *step, const nvmlDevice_t *device)
+{
+	struct sim_target target = {0};
+	if (device == NULL)
+		return sim_enter(step);
+	return sim_enter_target(step, *device, &target);
+}
+
+static const struct gpusim_functions functions = {
+	.size = sizeof(functions),
+	.reset = reset,
+	.fault = fault,
+	.get_time_slice = sim_get_time_slice,
+	.set_time_slice = sim_set_time_slice,
+	.open = sim_client_open,
+	.close = sim_client_close,
+	.allocate = sim_client_allocate,
+	.kind = sim_client_kind,
+	.nodes = nodes,
+};
 
 SIM_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id)
 {
-	static const char known[16] = "gpusim-functions";
+	static const char known[16] = GPUSIM_TABLE;
 	SIM_REQUIRE(table != NULL && id != NULL);
 	if (memcmp(id, known, sizeof(known)) != 0)
 		return NVML_ERROR_NOT_FOUND;

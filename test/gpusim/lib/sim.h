@@ -43,7 +43,9 @@ int sim_find_proc(char *path, size_t size);
 nvmlReturn_t sim_state_open(void);
 struct sim_node *sim_state(void);
 int sim_state_writable(void);
+int sim_state_file(void);
 nvmlReturn_t sim_lock(void);
+nvmlReturn_t sim_lock_to_read(void);
 void sim_unlock(void);
 
 /* session.c: initialisation, visible devices and their handles. */

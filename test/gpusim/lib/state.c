@@ -99,10 +99,19 @@ nvmlReturn_t sim_state_open(void)
 	return NVML_SUCCESS;
 }
 
+int sim_state_file(void)
+{
+	return state.fd;
+}
+
 nvmlReturn_t sim_lock(void)
 {
-	if (!state.writable)
-		return NVML_ERROR_NO_PERMISSION;
+	return state.writable ? sim_lock_to_read() : NVML_ERROR_NO_PERMISSION;
+}
+
+/* Keeps changes away, also where this process may make none itself. */
+nvmlReturn_t sim_lock_to_read(void)
+{
 	/* flock does not exclude threads that share a descriptor, hence both locks. */
 	pthread_mutex_lock(&state.mutation);
 	while (flock(state.fd, LOCK_EX) != 0) {
@@ -116,7 +125,8 @@ nvmlReturn_t sim_lock(void)
 
 void sim_unlock(void)
 {
-	__atomic_add_fetch(&state.node->generation, 1, __ATOMIC_RELEASE);
+	if (state.writable)
+		__atomic_add_fetch(&state.node->generation, 1, __ATOMIC_RELEASE);
 	flock(state.fd, LOCK_UN);
 	pthread_mutex_unlock(&state.mutation);
 }

@@ -28,7 +28,7 @@ var ErrNoCompiler = errors.New("no C compiler")
 
 // Options says what to build from. The zero value of every field but Sources is usable.
 type Options struct {
-	// Sources holds lib/*.c, lib/*.h and smi/*.c.
+	// Sources holds *.c and *.h in lib and in the directories of Tools.
 	Sources fs.FS
 	// Layout is the generated header of the state file, written as sim_layout.h.
 	Layout string
@@ -48,8 +48,9 @@ type Options struct {
 type Artifacts struct {
 	Dir     string
 	Library string
-	SMI     string
 	Stub    string
+	// Programs are the paths of the tools, by their names.
+	Programs map[string]string
 }
 
 // Build returns the artifacts for opts, from the cache when they are there.
@@ -81,18 +82,31 @@ func Build(ctx context.Context, opts Options) (*Artifacts, error) {
 }
 
 func artifacts(dir string) *Artifacts {
-	return &Artifacts{
-		Dir:     dir,
-		Library: filepath.Join(dir, "libnvidia-ml.so.1"),
-		SMI:     filepath.Join(dir, "nvidia-smi"),
-		Stub:    filepath.Join(dir, "stub.so"),
+	a := &Artifacts{
+		Dir:      dir,
+		Library:  filepath.Join(dir, "libnvidia-ml.so.1"),
+		Stub:     filepath.Join(dir, "stub.so"),
+		Programs: map[string]string{},
 	}
+	for _, tool := range Tools() {
+		a.Programs[tool.Name] = filepath.Join(dir, tool.Name)
+	}
+	return a
+}
+
+// paths are those of every file of a, in a fixed order.
+func (a *Artifacts) paths() []string {
+	out := []string{a.Library, a.Stub}
+	for _, tool := range Tools() {
+		out = append(out, a.Programs[tool.Name])
+	}
+	return out
 }
 
 // Prebuilt returns the artifacts of an earlier build that lie in dir.
 func Prebuilt(dir string) (*Artifacts, error) {
 	a := artifacts(dir)
-	for _, path := range []string{a.Library, a.SMI, a.Stub} {
+	for _, path := range a.paths() {
 		if _, err := os.Stat(path); err != nil {
 			return nil, fmt.Errorf("prebuilt simulator: %w; run `gpusim build-lib %s` where Go and gcc are", err, dir)
 		}
@@ -141,7 +155,7 @@ func FindHeader(ctx context.Context) (string, error) {
 
 func readSources(sources fs.FS) (map[string][]byte, error) {
 	out := map[string][]byte{}
-	for _, pattern := range []string{"lib/*.c", "lib/*.h", "smi/*.c", "smi/*.h"} {
+	for _, pattern := range []string{"*/*.c", "*/*.h"} {
 		names, err := fs.Glob(sources, pattern)
 		if err != nil {
 			return nil, err
@@ -235,13 +249,13 @@ func (a *Artifacts) CopyTo(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	to := artifacts(dir)
-	for from, path := range map[string]string{a.Library: to.Library, a.SMI: to.SMI, a.Stub: to.Stub} {
+	to := artifacts(dir).paths()
+	for i, from := range a.paths() {
 		data, err := os.ReadFile(from)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, data, 0o755); err != nil {
+		if err := os.WriteFile(to[i], data, 0o755); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -15,10 +16,38 @@ func flags() []string {
 	return []string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-error=deprecated-declarations", "-Igen", "-Ilib"}
 }
 
+// Tool is one program of the driver.
+type Tool struct {
+	// Name is the program's file.
+	Name string
+	// Dirs hold its sources.
+	Dirs []string
+}
+
+// Tools are the programs that are built. Directory tool is part of each.
+func Tools() []Tool {
+	return []Tool{
+		{"nvidia-smi", []string{"smi"}},
+	}
+}
+
+// sourcesOf are the files in the given directories.
+func (t *Tool) sourcesOf(names []string) []string {
+	var out []string
+	for _, name := range names {
+		dir := filepath.Dir(name)
+		if filepath.Ext(name) == ".c" && (dir == "tool" || slices.Contains(t.Dirs, dir)) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // compile writes the sources below work and builds every artifact there.
 func compile(ctx context.Context, opts Options, work string, sources map[string][]byte) error {
-	var lib, smi []string
-	for _, name := range sortedNames(sources) {
+	var lib []string
+	names := sortedNames(sources)
+	for _, name := range names {
 		path := filepath.Join(work, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
@@ -26,12 +55,8 @@ func compile(ctx context.Context, opts Options, work string, sources map[string]
 		if err := os.WriteFile(path, sources[name], 0o644); err != nil {
 			return err
 		}
-		switch {
-		case !strings.HasSuffix(name, ".c"):
-		case strings.HasPrefix(name, "lib/"):
+		if strings.HasPrefix(name, "lib/") && filepath.Ext(name) == ".c" {
 			lib = append(lib, name)
-		case strings.HasPrefix(name, "smi/"):
-			smi = append(smi, name)
 		}
 	}
 	base := append(flags(), opts.Flags...)
@@ -45,11 +70,13 @@ func compile(ctx context.Context, opts Options, work string, sources map[string]
 	if err := run(ctx, opts.Compiler, work, stub); err != nil {
 		return fmt.Errorf("build stub library: %w", err)
 	}
-	// Its own start file instead of the compiler's: see smi/start.c.
-	tool := append(append([]string{}, base...), "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed", "-l:libdl.so.2",
-		"-Wl,--as-needed", "-o", "nvidia-smi")
-	if err := run(ctx, opts.Compiler, work, append(tool, smi...)); err != nil {
-		return fmt.Errorf("build nvidia-smi: %w", err)
+	for _, tool := range Tools() {
+		// Its own start file instead of the compiler's: see tool/start.c.
+		args := append(append([]string{}, base...), "-Itool", "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed", "-l:libdl.so.2",
+			"-Wl,--as-needed", "-o", tool.Name)
+		if err := run(ctx, opts.Compiler, work, append(args, tool.sourcesOf(names)...)); err != nil {
+			return fmt.Errorf("build %s: %w", tool.Name, err)
+		}
 	}
 	return nil
 }

@@ -33,8 +33,8 @@ func sources() fstest.MapFS {
 		"lib/one.c": {Data: []byte("#include \"nvml.h\"\n#define SIM_EXPORT __attribute__((visibility(\"default\")))\n" +
 			"int sim_stub(const char *function);\nint sim_stub(const char *function) { return function[0] == 'n' ? 3 : 0; }\n" +
 			"SIM_EXPORT nvmlReturn_t nvmlOne(void)\n{\n\treturn 0;\n}\n")},
-		"lib/text.c":  {Data: []byte("#define SIM_EXPORT __attribute__((visibility(\"default\")))\nSIM_EXPORT const char *nvmlText(int result);\nSIM_EXPORT const char *nvmlText(int result)\n{\n\treturn result ? \"x\" : \"y\";\n}\n")},
-		"smi/start.c": {Data: []byte("void _start(void);\nvoid _start(void)\n{\n\tfor (;;)\n\t\t;\n}\n")},
+		"lib/text.c":   {Data: []byte("#define SIM_EXPORT __attribute__((visibility(\"default\")))\nSIM_EXPORT const char *nvmlText(int result);\nSIM_EXPORT const char *nvmlText(int result)\n{\n\treturn result ? \"x\" : \"y\";\n}\n")},
+		"tool/start.c": {Data: []byte("void _start(void);\nvoid _start(void)\n{\n\tfor (;;)\n\t\t;\n}\n")},
 	}
 }
 
@@ -167,7 +167,7 @@ func TestPrebuilt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for from, to := range map[string]string{made.Library: copied.Library, made.SMI: copied.SMI, made.Stub: copied.Stub} {
+	for from, to := range map[string]string{made.Library: copied.Library, made.Programs["nvidia-smi"]: copied.Programs["nvidia-smi"], made.Stub: copied.Stub} {
 		a, errA := os.ReadFile(from)
 		b, errB := os.ReadFile(to)
 		if err := errors.Join(errA, errB); err != nil || !bytes.Equal(a, b) {

@@ -3,8 +3,10 @@ package rootfs
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // StubName is the SONAME of the template from which all stub libraries are made. It is as
@@ -60,7 +62,7 @@ func (b *Builder) driver() error {
 	return b.otherFiles()
 }
 
-// management installs what really works: the library and nvidia-smi.
+// management installs what really works: the library and the tools.
 func (b *Builder) management() error {
 	name := "libnvidia-ml.so." + b.Version
 	if err := copyFile(b.Native.Library, filepath.Join(b.Lib(), name), 0o644); err != nil {
@@ -69,10 +71,20 @@ func (b *Builder) management() error {
 	if err := link(name, filepath.Join(b.Lib(), "libnvidia-ml.so.1")); err != nil {
 		return err
 	}
-	if !b.has("smi") {
-		return nil
+	for _, name := range slices.Sorted(maps.Keys(b.Native.Programs)) {
+		if part, optional := programParts()[name]; optional && !b.has(part) {
+			continue
+		}
+		if err := copyFile(b.Native.Programs[name], filepath.Join(b.Driver(), "usr/bin", name), 0o755); err != nil {
+			return err
+		}
 	}
-	return copyFile(b.Native.SMI, filepath.Join(b.Driver(), "usr/bin/nvidia-smi"), 0o755)
+	return nil
+}
+
+// programParts names the part that a node file leaves out for each optional program.
+func programParts() map[string]string {
+	return map[string]string{"nvidia-smi": "smi", "nvidia-cuda-mps-control": "mps", "nvidia-cuda-mps-server": "mps"}
 }
 
 // stub installs an empty library with the right names. Containers get its links from the

@@ -76,7 +76,8 @@ var ErrUnknownPart = errors.New("unknown part")
 // Native are the built files that a root needs.
 type Native struct {
 	Library string
-	SMI     string
+	// Programs are the driver's tools by their names.
+	Programs map[string]string
 	// Stub is a shared library whose SONAME is StubName.
 	Stub string
 }

@@ -40,7 +40,7 @@ func builder(t *testing.T, preset string, change func(*nodefile.File)) *rootfs.B
 	return &rootfs.Builder{
 		Layout: rootfs.Layout{Dir: t.TempDir(), Version: node.Driver.Version},
 		Node:   node,
-		Native: rootfs.Native{Library: stub, SMI: stub, Stub: stub},
+		Native: rootfs.Native{Library: stub, Stub: stub, Programs: map[string]string{"nvidia-smi": stub}},
 	}
 }
 

@@ -62,6 +62,9 @@ func FeatureNames() map[string]uint64 {
 		"events":            FeatureEvents,
 		"recoveryAction":    FeatureRecoveryAction,
 		"fabric":            FeatureFabric,
+		"timeSlice":         FeatureTimeSlice,
+		"migComputeMode":    FeatureMIGComputeMode,
+		"memoryLimits":      FeatureMemoryLimits,
 	}
 }
 

@@ -41,7 +41,7 @@ const (
 // Identity of the file format. LayoutVersion changes whenever a struct below does.
 const (
 	Magic         = 0x314d4953555047 // "GPUSIM1" read as a little-endian number
-	LayoutVersion = 2
+	LayoutVersion = 3
 	// NoInstance marks "not attributable to an instance", as NVML does.
 	NoInstance = 0xFFFFFFFF
 )
@@ -70,6 +70,9 @@ const (
 	FeatureEvents
 	FeatureRecoveryAction
 	FeatureFabric
+	FeatureTimeSlice
+	FeatureMIGComputeMode
+	FeatureMemoryLimits
 )
 
 // Values of Link.Remote, equal to nvmlIntNvLinkDeviceType_t.
@@ -348,7 +351,9 @@ type Process struct {
 // MemoryLimit is a limit of one cgroup on one GPU.
 type MemoryLimit struct {
 	Cgroup [256]byte
-	Soft   uint64
-	Hard   uint64
-	Used   uint64
+	// Soft and Hard are bytes.
+	Soft uint64
+	Hard uint64
+	// Inode is that of the cgroup's directory, 0 in an entry that is free.
+	Inode uint64
 }

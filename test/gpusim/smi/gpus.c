@@ -7,12 +7,30 @@
 
 #include "smi.h"
 
+int smi_begin(void)
+{
+	if (tool_load() != 0) {
+		printf("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\n"
+			"Is the driver installed, and its library directory on the search path?\n");
+		return SMI_NO_LIBRARY;
+	}
+	nvmlReturn_t rc = NVML(nvmlInit_v2);
+	if (rc == NVML_SUCCESS)
+		rc = tool_step("nvidia-smi", NULL);
+	if (rc == NVML_SUCCESS)
+		return 0;
+	printf("Failed to initialize NVML: %s\n", tool_error(rc));
+	if (rc == NVML_ERROR_DRIVER_NOT_LOADED)
+		printf("NVIDIA-SMI couldn't communicate with the NVIDIA driver: is it installed and running, and is /dev/nvidiactl there?\n");
+	return (int)(rc < 256 ? rc : 255);
+}
+
 static int select_all(struct smi_gpus *gpus)
 {
 	unsigned int count = 0;
 	nvmlReturn_t rc = NVML(nvmlDeviceGetCount_v2, &count);
 	if (rc != NVML_SUCCESS) {
-		printf("Failed to count the devices: %s\n", smi_error(rc));
+		printf("Failed to count the devices: %s\n", tool_error(rc));
 		return (int)rc & 0xff;
 	}
 	if (count > SMI_MAX_GPUS)
@@ -70,6 +88,6 @@ int smi_select(const char *selector, struct smi_gpus *gpus)
 
 int smi_report_lost(const struct smi_gpu *gpu)
 {
-	printf("Unable to determine the device handle for GPU%u: %s\n", gpu->index, smi_error(gpu->status));
+	printf("Unable to determine the device handle for GPU%u: %s\n", gpu->index, tool_error(gpu->status));
 	return (int)(gpu->status < 256 ? gpu->status : 255);
 }

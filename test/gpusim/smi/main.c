@@ -9,6 +9,7 @@
 struct options {
 	const char *selector;
 	const char *query;
+	const char *apps;
 	const char *format;
 	const char *compute_mode;
 	const char *persistence;
@@ -26,15 +27,17 @@ static void usage(void)
 		"  nvidia-smi -L                  list of the GPUs\n"
 		"  nvidia-smi topo -m             how the GPUs reach each other\n"
 		"  nvidia-smi --query-gpu=F,...   fields, with --format=csv[,noheader][,nounits]\n"
+		"  nvidia-smi --query-compute-apps=F,...   the processes, with --format as above\n"
 		"  nvidia-smi -c MODE             compute mode: 0, 2 or 3, or a name\n"
 		"  nvidia-smi -pm 0|1             persistence mode\n"
 		"  nvidia-smi -mig 0|1            MIG mode\n"
 		"  nvidia-smi --gpu-reset         reset: pending modes take effect, MIG instances end\n"
+		"  nvidia-smi compute-policy -l | --set-timeslice=N   0 default, 1 short, 2 medium, 3 long\n"
 		"  nvidia-smi mig -lgip|-lgipp|-lcip|-lgi|-lci   profiles, placements, instances\n"
 		"  nvidia-smi mig -cgi PROFILE[:START],... [-C]  make GPU instances, -C: and compute instances\n"
 		"  nvidia-smi mig -cci [PROFILE,...] [-gi ID]    make compute instances\n"
 		"  nvidia-smi mig -dci|-dgi [-gi ID] [-ci ID]    end instances\n"
-		"  -i ID,...                      only these GPUs: index, UUID or PCI address\n");
+		"  -i ID,...                      only these GPUs: index, UUID or PCI address; -c also takes MIG UUIDs\n");
 }
 
 /* Returns the value of an option given as NAME=VALUE, NAME VALUE, or as its short name and VALUE; NULL if it is another. */
@@ -59,6 +62,7 @@ static int parse_one(struct options *options, int argc, char **argv, int *at)
 	} valued[] = {
 		{"--id", "-i", &options->selector},
 		{"--query-gpu", NULL, &options->query},
+		{"--query-compute-apps", NULL, &options->apps},
 		{"--format", NULL, &options->format},
 		{"--compute-mode", "-c", &options->compute_mode},
 		{"--persistence-mode", "-pm", &options->persistence},
@@ -114,6 +118,8 @@ static int run(const struct options *options)
 		return smi_topo(&gpus);
 	if (options->query != NULL)
 		return smi_query(&gpus, options->query, options->format);
+	if (options->apps != NULL)
+		return smi_query_processes(&gpus, options->apps, options->format);
 	if (options->compute_mode != NULL)
 		return smi_set_compute_mode(&gpus, options->compute_mode);
 	if (options->persistence != NULL)
@@ -130,15 +136,15 @@ int main(int argc, char **argv)
 	struct options options = {0};
 	if (argc > 1 && strcmp(argv[1], "mig") == 0)
 		return smi_mig(argc - 2, argv + 2);
+	if (argc > 1 && strcmp(argv[1], "compute-policy") == 0)
+		return smi_compute_policy(argc - 2, argv + 2);
 	if (parse(&options, argc, argv) != 0)
 		return SMI_USAGE;
 	if (options.help) {
 		usage();
 		return 0;
 	}
-	int rc = smi_load();
-	if (rc == 0)
-		rc = smi_start();
+	int rc = smi_begin();
 	if (rc != 0)
 		return rc;
 	rc = run(&options);

@@ -103,9 +103,7 @@ int smi_mig(int argc, char **argv)
 		printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n");
 		return SMI_USAGE;
 	}
-	int rc = smi_load();
-	if (rc == 0)
-		rc = smi_start();
+	int rc = smi_begin();
 	if (rc != 0)
 		return rc;
 	rc = smi_select(options.selector, &gpus);

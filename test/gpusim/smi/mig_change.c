@@ -28,7 +28,7 @@ static nvmlReturn_t create_ci(const struct smi_gi *gi, const char *text)
 			info.id, gi->gpu, gi->info.id, profile.name, profile.id);
 	else
 		printf("Unable to create a compute instance on GPU %2u GPU instance ID %2u using profile %s: %s\n",
-			gi->gpu, gi->info.id, text != NULL ? text : "(default)", smi_error(rc));
+			gi->gpu, gi->info.id, text != NULL ? text : "(default)", tool_error(rc));
 	return rc;
 }
 
@@ -56,7 +56,7 @@ static nvmlReturn_t create_gi(const struct smi_gpu *gpu, char *word, struct smi_
 		printf("Successfully created GPU instance ID %2u on GPU %2u using profile %s (ID %2u)\n",
 			gi->info.id, gpu->index, gi->profile.name, gi->profile.id);
 	else
-		printf("Unable to create a GPU instance on GPU %2u using profile %s: %s\n", gpu->index, word, smi_error(rc));
+		printf("Unable to create a GPU instance on GPU %2u using profile %s: %s\n", gpu->index, word, tool_error(rc));
 	return rc;
 }
 
@@ -69,7 +69,7 @@ int smi_mig_cgi(const struct smi_gpu *gpu, const struct smi_mig_options *options
 		if (rc == NVML_SUCCESS && options->fill)
 			rc = create_ci(&gi, NULL);
 		if (rc != NVML_SUCCESS) {
-			printf("Failed to create GPU instances: %s\n", smi_error(rc));
+			printf("Failed to create GPU instances: %s\n", tool_error(rc));
 			return failed(rc, exit_code);
 		}
 	}
@@ -92,7 +92,7 @@ int smi_mig_cci(const struct smi_gpu *gpu, const struct smi_mig_options *options
 		while (rc == NVML_SUCCESS && (at = smi_next(at, word, sizeof(word))) != NULL)
 			rc = create_ci(&gis[i], word);
 		if (rc != NVML_SUCCESS) {
-			printf("Failed to create compute instances: %s\n", smi_error(rc));
+			printf("Failed to create compute instances: %s\n", tool_error(rc));
 			return failed(rc, exit_code);
 		}
 	}
@@ -110,8 +110,8 @@ int smi_mig_dgi(const struct smi_gpu *gpu, const struct smi_mig_options *options
 		matched++;
 		nvmlReturn_t rc = NVML(nvmlGpuInstanceDestroy, gis[i].handle);
 		if (rc != NVML_SUCCESS) {
-			printf("Unable to destroy GPU instance ID %2u from GPU %2u: %s\n", id, gpu->index, smi_error(rc));
-			printf("Failed to destroy GPU instances: %s\n", smi_error(rc));
+			printf("Unable to destroy GPU instance ID %2u from GPU %2u: %s\n", id, gpu->index, tool_error(rc));
+			printf("Failed to destroy GPU instances: %s\n", tool_error(rc));
 			return failed(rc, exit_code);
 		}
 		printf("Successfully destroyed GPU instance ID %2u from GPU %2u\n", id, gpu->index);
@@ -130,7 +130,7 @@ static nvmlReturn_t destroy_cis(const struct smi_gi *gi, const char *ids, unsign
 		(*matched)++;
 		nvmlReturn_t rc = NVML(nvmlComputeInstanceDestroy, cis[i].handle);
 		if (rc != NVML_SUCCESS) {
-			printf("Unable to destroy compute instance ID %2u from GPU %2u GPU instance ID %2u: %s\n", id, gi->gpu, gi->info.id, smi_error(rc));
+			printf("Unable to destroy compute instance ID %2u from GPU %2u GPU instance ID %2u: %s\n", id, gi->gpu, gi->info.id, tool_error(rc));
 			return rc;
 		}
 		printf("Successfully destroyed compute instance ID %2u from GPU %2u GPU instance ID %2u\n", id, gi->gpu, gi->info.id);
@@ -147,7 +147,7 @@ int smi_mig_dci(const struct smi_gpu *gpu, const struct smi_mig_options *options
 			continue;
 		nvmlReturn_t rc = destroy_cis(&gis[i], options->cis, &matched);
 		if (rc != NVML_SUCCESS) {
-			printf("Failed to destroy compute instances: %s\n", smi_error(rc));
+			printf("Failed to destroy compute instances: %s\n", tool_error(rc));
 			return failed(rc, exit_code);
 		}
 	}

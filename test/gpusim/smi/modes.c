@@ -41,21 +41,25 @@ static int parse_mode(const char *text, nvmlComputeMode_t *mode)
 	return -1;
 }
 
-static const char *address(const struct smi_gpu *gpu, nvmlPciInfo_t *pci)
+/* A board is named by its address, a MIG device by its UUID. */
+static const char *name_of(const struct smi_gpu *gpu, char *name, unsigned int size)
 {
-	memset(pci, 0, sizeof(*pci));
-	NVML(nvmlDeviceGetPciInfo_v3, gpu->device, pci);
-	return pci->busId;
+	nvmlPciInfo_t pci = {0};
+	if (NVML(nvmlDeviceGetPciInfo_v3, gpu->device, &pci) == NVML_SUCCESS)
+		snprintf(name, size, "%s", pci.busId);
+	else if (NVML(nvmlDeviceGetUUID, gpu->device, name, size) != NVML_SUCCESS)
+		snprintf(name, size, "%u", gpu->index);
+	return name;
 }
 
 static int finish(const char *what, const struct smi_gpu *gpu, nvmlReturn_t rc, const char *value)
 {
-	nvmlPciInfo_t pci;
+	char name[NVML_DEVICE_UUID_V2_BUFFER_SIZE];
 	if (rc == NVML_SUCCESS) {
-		printf("Set %s to %s for GPU %s.\n", what, value, address(gpu, &pci));
+		printf("Set %s to %s for GPU %s.\n", what, value, name_of(gpu, name, sizeof(name)));
 		return 0;
 	}
-	printf("Unable to set %s for GPU %s: %s\n", what, address(gpu, &pci), smi_error(rc));
+	printf("Unable to set %s for GPU %s: %s\n", what, name_of(gpu, name, sizeof(name)), tool_error(rc));
 	return (int)(rc < 256 ? rc : 255);
 }
 

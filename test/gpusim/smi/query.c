@@ -294,7 +294,7 @@ static void print_value(const struct smi_gpu *gpu, const struct field *field, in
 	else if (rc == NVML_ERROR_NOT_SUPPORTED || rc == NVML_ERROR_FUNCTION_NOT_FOUND)
 		printf("[N/A]");
 	else
-		printf("[%s]", smi_error(rc));
+		printf("[%s]", tool_error(rc));
 }
 
 int smi_query(const struct smi_gpus *gpus, const char *list, const char *format)

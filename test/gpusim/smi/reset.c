@@ -20,11 +20,11 @@ static int set_mig(const struct smi_gpu *gpu, unsigned int mode)
 	nvmlReturn_t rc = NVML(nvmlDeviceSetMigMode, gpu->device, mode, &status);
 	const char *at = address(gpu, &pci);
 	if (rc != NVML_SUCCESS) {
-		printf("Unable to %s MIG Mode for GPU %s: %s\n", mode ? "enable" : "disable", at, smi_error(rc));
+		printf("Unable to %s MIG Mode for GPU %s: %s\n", mode ? "enable" : "disable", at, tool_error(rc));
 		return (int)(rc < 256 ? rc : 255);
 	}
 	if (status != NVML_SUCCESS) {
-		printf("Warning: MIG mode is in pending %s state for GPU %s:%s\n", mode ? "enable" : "disable", at, smi_error(status));
+		printf("Warning: MIG mode is in pending %s state for GPU %s:%s\n", mode ? "enable" : "disable", at, tool_error(status));
 		printf("End what uses the GPU, then nvidia-smi --gpu-reset, or reboot: MIG mode takes effect then.\n");
 	} else {
 		printf("%s MIG Mode for GPU %s\n", mode ? "Enabled" : "Disabled", at);
@@ -57,12 +57,8 @@ int smi_set_mig(const struct smi_gpus *gpus, const char *text, int named)
 /* The library has no public function for it. */
 static nvmlReturn_t reset(nvmlDevice_t device)
 {
-	const struct {
-		size_t size;
-		nvmlReturn_t (*reset)(nvmlDevice_t device);
-	} *functions = NULL;
-	nvmlReturn_t rc = NVML(nvmlInternalGetExportTable, (const void **)&functions, "gpusim-functions");
-	return rc == NVML_SUCCESS ? functions->reset(device) : rc;
+	const struct gpusim_functions *functions = tool_private();
+	return functions != NULL ? functions->reset(device) : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
 int smi_reset(const struct smi_gpus *gpus)
@@ -74,7 +70,7 @@ int smi_reset(const struct smi_gpus *gpus)
 			return smi_report_lost(gpu);
 		nvmlReturn_t rc = reset(gpu->device);
 		if (rc != NVML_SUCCESS) {
-			printf("GPU Reset couldn't run for GPU %s: %s\n", address(gpu, &pci), smi_error(rc));
+			printf("GPU Reset couldn't run for GPU %s: %s\n", address(gpu, &pci), tool_error(rc));
 			return (int)(rc < 256 ? rc : 255);
 		}
 		printf("GPU %s was successfully reset.\n", address(gpu, &pci));

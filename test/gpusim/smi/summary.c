@@ -53,6 +53,38 @@ static void print_gpu(const struct smi_gpu *gpu)
 	printf(LINE);
 }
 
+static void print_processes(const struct smi_gpus *gpus)
+{
+	static const char kinds[][4] = {"C", "C", "C", "M+C"};
+	const struct gpusim_functions *functions = tool_private();
+	unsigned int listed = 0;
+	printf("\n" TOP "| Processes:                                                                              |\n"
+		"|  GPU   GI   CI              PID   Type   Process name                        GPU Memory |\n" TOP);
+	for (unsigned int i = 0; i < gpus->count; i++) {
+		static nvmlProcessInfo_t infos[SMI_MAX_PROCESSES];
+		unsigned int live = SMI_MAX_PROCESSES;
+		if (gpus->list[i].status != NVML_SUCCESS || smi_processes(&gpus->list[i], infos, &live) != NVML_SUCCESS)
+			continue;
+		for (unsigned int p = 0; p < live; p++) {
+			listed++;
+			char name[256], gi[12] = "N/A", ci[12] = "N/A";
+			unsigned int kind = 0;
+			smi_process_name(infos[p].pid, name, sizeof(name));
+			if (infos[p].gpuInstanceId != 0xffffffffu) {
+				snprintf(gi, sizeof(gi), "%u", infos[p].gpuInstanceId);
+				snprintf(ci, sizeof(ci), "%u", infos[p].computeInstanceId);
+			}
+			if (functions != NULL)
+				functions->kind(gpus->list[i].device, infos[p].pid, &kind);
+			printf("| %4u  %3s  %3s  %15u  %5s   %-33.33s %9lluMiB |\n", gpus->list[i].index, gi, ci, infos[p].pid,
+				kinds[kind < 4 ? kind : 0], name, infos[p].usedGpuMemory >> 20);
+		}
+	}
+	if (listed == 0)
+		printf("|  No running processes found                                                             |\n");
+	printf(TOP);
+}
+
 int smi_summary(const struct smi_gpus *gpus)
 {
 	int worst = 0;
@@ -63,5 +95,6 @@ int smi_summary(const struct smi_gpus *gpus)
 		else
 			print_gpu(&gpus->list[i]);
 	}
+	print_processes(gpus);
 	return worst;
 }
