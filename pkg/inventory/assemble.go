@@ -123,6 +123,7 @@ func (a *assembly) gpu(b Board) GPU {
 		Fabric:         a.fabric(at, b.Fabric),
 	}
 	if f, ok := a.functions[at]; ok {
+		g.PCIDevice = f.Device
 		g.NUMANode = pointer(a, at, "numaNode", f.NUMANode)
 		g.PCIeRoot = take(a, at, "pcieRoot", f.PCIeRoot)
 	} else {

@@ -44,9 +44,11 @@ type MIG struct {
 	Enabled bool
 	// PendingEnabled differs from Enabled while a mode change waits for a reset.
 	PendingEnabled bool
-	// Ours tells that this driver switched the mode on. No scan knows: package mig/ledger
-	// marks snapshots.
+	// Ours tells that this driver switched the mode on for claims. No scan knows: package
+	// mig/ledger marks snapshots.
 	Ours bool
+	// Declared tells that this driver switched the mode on for a declared layout; marked too.
+	Declared bool
 	// Profiles are the sizes that the GPU can be cut into, sorted by ID; nil where they were not
 	// asked for or could not be read. They are there whether the mode is on or off.
 	Profiles []MIGProfile
@@ -97,8 +99,11 @@ type MIGInstance struct {
 	ID        int
 	ProfileID int
 	Placement MIGPlacement
-	// Ours tells that this driver made it; see MIG.Ours.
+	// Ours tells that this driver made it for a claim; see MIG.Ours.
 	Ours bool
+	// Declared tells that this driver made it for a declared layout. To claims it is like those
+	// that others made.
+	Declared bool
 	// Compute are its compute instances, sorted by ID.
 	Compute []MIGCompute
 }

@@ -126,6 +126,8 @@ type FabricReading struct {
 // Function is one NVIDIA display device (PCI class 0x0300 or 0x0302) of the bus.
 type Function struct {
 	PCI pci.Address
+	// Device is the PCI device id, 0x2330; 0 when it cannot be read.
+	Device uint16
 	// Driver is the kernel driver that holds it, "nvidia" or "vfio-pci"; empty when none.
 	Driver string
 	// Physical is the physical function of an SR-IOV virtual function, else nil.

@@ -53,6 +53,8 @@ type GPU struct {
 	AddressingMode string
 	// ComputeCapability is the CUDA compute capability; both 0 when unknown.
 	ComputeMajor, ComputeMinor int
+	// PCIDevice is the PCI device id of the board, 0x2330; 0 when unknown.
+	PCIDevice uint16
 	// MemoryBytes is the physical device memory; 0 where the board has none of its own.
 	MemoryBytes uint64
 	ECCEnabled  *bool

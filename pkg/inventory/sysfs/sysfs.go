@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"regexp"
@@ -106,6 +107,9 @@ func function(tree fs.ReadLinkFS, name string) inventory.Function {
 	address, _ := pci.Parse(name)
 	dir := path.Join(pciDevices, name)
 	f := inventory.Function{PCI: address, NUMANode: numaNode(tree, dir), PCIeRoot: pcieRoot(tree, name)}
+	if id, err := readHex(tree, path.Join(dir, "device")); err == nil && id <= math.MaxUint16 {
+		f.Device = uint16(id)
+	}
 	if target, err := tree.ReadLink(path.Join(dir, "driver")); err == nil {
 		f.Driver = path.Base(target)
 	}

@@ -42,6 +42,9 @@ func Snapshot(t testing.TB, preset string) inventory.Snapshot {
 			MemoryBytes: in.Board.MemoryMiB << 20, PCIeRoot: in.Root, NUMANode: &in.NUMA,
 			MIG: MIG(in.Board.MIG),
 		}
+		if _, err := fmt.Sscanf(in.Board.PCIDevice[:6], "0x%x", &g.PCIDevice); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := fmt.Sscanf(in.Board.ComputeCapability, "%d.%d", &g.ComputeMajor, &g.ComputeMinor); err != nil {
 			t.Fatal(err)
 		}
