@@ -84,6 +84,8 @@ type Config struct {
 	Derive   Derive
 	Reporter Reporter
 	Meter    Meter
+	// Sharing are the ways of sharing that the node has.
+	Sharing claims.Sharing
 	// Changed is called after each scan with its view. It must not block.
 	Changed func(*View)
 }
@@ -128,7 +130,7 @@ func (c *Catalog) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 	if err != nil {
 		return claims.Plan{}, err
 	}
-	return plan, claims.RefuseSharing(plan)
+	return plan, c.Sharing.Check(plan)
 }
 
 // Refresh looks at the hardware and returns when a look that began after the call has ended.

@@ -37,6 +37,7 @@ func Build(claim *resourceapi.ResourceClaim, driverName, pool string, devices ma
 		plan.Devices = append(plan.Devices, planned)
 	}
 	errs = append(errs, conflicts(plan.Devices)...)
+	errs = append(errs, settle(plan.Devices, requestNames(claim))...)
 	if len(errs) > 0 {
 		return Plan{Claim: plan.Claim}, errors.Join(distinct(errs)...)
 	}

@@ -103,7 +103,7 @@ func TestBuildRefuses(t *testing.T) {
 		says      []string
 	}{
 		"no allocation":      {notYet, Error{Reason: ReasonNotAllocated}, false, []string{"not allocated"}},
-		"a device that left": {claimOf(results{got("gpu", "gpu-77")}), Error{Reason: ReasonUnknownDevice, Request: "gpu", Device: "gpu-77"}, false, []string{`request "gpu"`, `"gpu-77"`, `"node-a"`, "gpu-0, gpu-1, gpu-10", "24 more", "delete the pod"}},
+		"a device that left": {claimOf(results{got("gpu", "gpu-77")}), Error{Reason: ReasonUnknownDevice, Request: "gpu", Device: "gpu-77"}, false, []string{`request "gpu"`, `"gpu-77"`, `"node-a"`, "gpu-0, gpu-1, gpu-10", "25 more", "delete the pod"}},
 		"a misspelled field": {claimOf(one, ofClaim(misspelled)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{"config of the claim", `unknown field "sharing.strategi"`}},
 		"a class's mistake":  {claimOf(one, ofClass(misspelled)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{"config of the DeviceClass"}},
 		"a foreign kind":     {claimOf(one, ofClaim(foreign)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{`"Whatever"`, `"GpuConfig"`}},
@@ -204,35 +204,6 @@ func TestPermanent(t *testing.T) {
 		if Permanent(tt.err) != tt.want {
 			t.Errorf("Permanent(%v) = %t", tt.err, !tt.want)
 		}
-	}
-}
-
-func TestRefuseSharing(t *testing.T) {
-	tests := map[string]struct {
-		claim *resourceapi.ResourceClaim
-		says  []string
-	}{
-		"no configuration":        {claim: claimOf(results{got("gpu", "gpu-3")})},
-		"exclusive configuration": {claim: claimOf(results{got("gpu", "gpu-3")}, ofClaim(exclusive))},
-		"time slicing":            {claimOf(results{got("a", "gpu-1"), got("gpu", "gpu-3")}, ofClaim(slicing("Long"), "gpu")), []string{`request "gpu"`, `"TimeSlicing"`, "GpuConfig", "leave out sharing"}},
-		"MPS":                     {claimOf(results{got("gpu", "mig-40-a")}, ofClass(migMPS)), []string{`"MPS"`, "MigDeviceConfig"}},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			plan, err := Build(tt.claim, ourDriver, ourPool, node())
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = RefuseSharing(plan)
-			if (err != nil) != (tt.says != nil) || Permanent(err) != (tt.says != nil) {
-				t.Fatalf("refused: %v", err)
-			}
-			for _, part := range tt.says {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("%q does not say %q", err, part)
-				}
-			}
-		})
 	}
 }
 

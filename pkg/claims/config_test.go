@@ -198,6 +198,9 @@ func FuzzBuild(f *testing.F) {
 			if d.AdminAccess && d.Config != nil && d.Config.SharingStrategy() != "" {
 				t.Fatalf("an observer may share: %+v", d)
 			}
+			if err := checkSettings(d); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for i, a := range plan.Devices {
 			if slices.ContainsFunc(plan.Devices[i+1:], func(b Device) bool { return excludes(a, b) || excludes(b, a) }) {

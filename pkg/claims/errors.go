@@ -26,7 +26,7 @@ const (
 	ReasonAdminSharing Reason = "SharingForAdminAccess"
 	// ReasonConflict: two devices of the claim are the same hardware.
 	ReasonConflict Reason = "ConflictingDevices"
-	// ReasonSharing: the driver cannot share devices.
+	// ReasonSharing: the node cannot share devices in this way.
 	ReasonSharing Reason = "SharingUnavailable"
 )
 
@@ -92,15 +92,21 @@ func unknownDevice(request, name, pool string, known []string) error {
 	}
 }
 
-// RefuseSharing returns an error where the plan asks for sharing, for as long as the driver
-// cannot share devices. Ignoring the settings would hand out more than was asked for.
-func RefuseSharing(plan Plan) error {
+// Sharing says which ways of sharing a node has.
+type Sharing struct {
+	TimeSlicing bool
+	MPS         bool
+}
+
+// Check returns an error where the plan asks for a way of sharing that the node does not have.
+// Ignoring the settings would hand out more than was asked for.
+func (s Sharing) Check(plan Plan) error {
 	for _, d := range plan.Devices {
-		if d.Config == nil {
-			continue
-		}
-		if strategy := d.Config.SharingStrategy(); strategy != "" {
-			return sharingUnavailable(d, strategy)
+		switch {
+		case d.Settings.TimeSlice != "" && !s.TimeSlicing:
+			return sharingUnavailable(d, configapi.TimeSlicing)
+		case d.Settings.MPS != nil && !s.MPS:
+			return sharingUnavailable(d, configapi.MPS)
 		}
 	}
 	return nil
@@ -109,7 +115,7 @@ func RefuseSharing(plan Plan) error {
 func sharingUnavailable(d Device, strategy configapi.SharingStrategy) error {
 	return &Error{
 		Reason: ReasonSharing, Request: d.Request, Device: d.Device.Name(),
-		Err: fmt.Errorf("sharing.strategy %q of the %s is valid, but this version of the driver does not share devices: leave out sharing in the config of the claim or its DeviceClass",
-			strategy, d.Config.ConfigKind()),
+		Err: fmt.Errorf("sharing.strategy %q is valid, but it is switched off on this node: leave out sharing in the config of the claim or its DeviceClass, or switch it on in the driver's settings",
+			strategy),
 	}
 }

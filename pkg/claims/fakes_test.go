@@ -24,7 +24,22 @@ type board struct {
 	partition string
 }
 
+// The boards from bus 50 on are older.
+const oldBus = 50
+
+func (b board) UUID() string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", b.bus) }
+
+func (b board) ComputeCapability() (major, minor int) {
+	if b.bus >= oldBus {
+		return 6, 1
+	}
+	return 9, 0
+}
+
 func (b board) Name() string {
+	if b.bus >= oldBus {
+		return fmt.Sprintf("old-%d", b.bus)
+	}
 	if b.kind == device.KindMIG {
 		return fmt.Sprintf("mig-%d-%s", b.bus, b.partition)
 	}
@@ -55,6 +70,7 @@ func node() map[string]device.Device {
 		add(board{kind: device.KindMIG, bus: bus, partition: "a"})
 		add(board{kind: device.KindMIG, bus: bus, partition: "b"})
 	}
+	add(board{kind: device.KindGPU, bus: oldBus})
 	return devices
 }
 

@@ -38,4 +38,6 @@ type Device struct {
 	// Config is the one configuration that applies: defaulted and valid, nil where neither
 	// class nor claim gives one.
 	Config configapi.Config
+	// Settings is what Config means for this device. Never set with AdminAccess.
+	Settings Settings
 }

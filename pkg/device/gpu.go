@@ -69,6 +69,11 @@ func (g GPU) Hardware() inventory.GPU { return g.hardware }
 // UUID is NVML's, "GPU-…": what CUDA_VISIBLE_DEVICES and NVML calls take.
 func (g GPU) UUID() string { return g.hardware.UUID }
 
+// ComputeCapability is the CUDA compute capability; zero where the driver does not tell.
+func (g GPU) ComputeCapability() (major, minor int) {
+	return g.hardware.ComputeMajor, g.hardware.ComputeMinor
+}
+
 // Minor is the number of the device node now. It may be another one after the next scan.
 func (g GPU) Minor() int { return g.hardware.Minor }
 

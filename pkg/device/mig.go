@@ -60,6 +60,14 @@ func (m MIG) Instance() *inventory.MIGInstance { return m.instance }
 // removed after it.
 func (m MIG) Static() bool { return m.instance != nil && !m.instance.Ours }
 
+// UUID is NVML's, "MIG-…", of the instance that is there now; empty for none.
+func (m MIG) UUID() string {
+	if m.instance == nil || len(m.instance.Compute) == 0 {
+		return ""
+	}
+	return m.instance.Compute[0].UUID
+}
+
 // Publish renders the partition. A UUID is published of static ones only: the others have none
 // until a claim gets them.
 func (m MIG) Publish(vocabulary Vocabulary) (resourceapi.Device, []Omission) {

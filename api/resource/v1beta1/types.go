@@ -96,9 +96,11 @@ type MPSConfig struct {
 	// DefaultPinnedDeviceMemoryLimit is each client's device memory on every device.
 	DefaultPinnedDeviceMemoryLimit *Memory `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
 	// DefaultPerDevicePinnedMemoryLimit overrides it for single devices. A key is the index of
-	// the device within the claim ("0"), a UUID ("GPU-…", "MIG-…"), or the name of a request
+	// the device among those that the configuration is for, in the order of the allocation
+	// ("0"), a UUID ("GPU-…", "MIG-…"), or the name of a request
 	// ("gpu", "gpu/large"), since the author of a claim cannot know UUIDs. All digits is
-	// always an index.
+	// always an index. With several keys for a device a UUID wins over an index, and that over
+	// a request, of which the longer name wins.
 	DefaultPerDevicePinnedMemoryLimit map[string]Memory `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
 	// MultiUser lets processes of several users share the daemon.
 	MultiUser *bool `json:"multiUser,omitempty"`

@@ -81,7 +81,7 @@ func validateMPS(c *MPSConfig, strategy SharingStrategy) field.ErrorList {
 	for _, key := range slices.Sorted(maps.Keys(c.DefaultPerDevicePinnedMemoryLimit)) {
 		if !validDeviceKey(key) {
 			errs = append(errs, field.Invalid(limits, cut(key),
-				`a key must be an index within the claim ("0"), a UUID ("GPU-…" or "MIG-…") or the name of a request ("gpu" or "gpu/large")`))
+				`a key must be an index within the devices of the config ("0"), a UUID ("GPU-…" or "MIG-…") or the name of a request ("gpu" or "gpu/large")`))
 		}
 		errs = append(errs, validateMemory(limits.Key(inPath(key)), c.DefaultPerDevicePinnedMemoryLimit[key])...)
 	}
