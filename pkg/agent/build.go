@@ -60,6 +60,7 @@ func (a *Agent) build(ctx context.Context) error {
 		Derive:     derive(a.offers(), a.conditions),
 		Reporter:   a.reporter,
 		Meter:      a.metrics,
+		Sharing:    a.sharing(),
 		Changed:    a.changed,
 	})
 	return a.buildEngine(ctx, tree, hook, boot)
@@ -96,8 +97,8 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 		Base:        a.base,
 		HoldersDir:  a.stateDir(holdersDir),
 		BootID:      boot,
-		Handlers:    a.handlers(tree),
-		Executors:   a.executors(ctx),
+		Handlers:    a.shared(a.handlers(tree)),
+		Executors:   merged(a.executors(ctx), a.shareExecutors(boot)),
 		Quarantined: a.reporter.Quarantined,
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),

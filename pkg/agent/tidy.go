@@ -21,6 +21,8 @@ const (
 	migDir       = "mig"
 	nvlinkFile   = "nvlink.json"
 	presenceFile = "present"
+	// timeSlicesDir says which claims asked for a time slice.
+	timeSlicesDir = "timeslices"
 	// metadataDir is the library's.
 	metadataDir = "dra-device-metadata"
 )
@@ -70,7 +72,7 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 // removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
 // without it, the domains of the others would get new names.
 func (a *Agent) removable() []string {
-	names := []string{holdersDir, locksDir, metadataDir, filepath.Base(a.config.CDIHook)}
+	names := []string{holdersDir, timeSlicesDir, locksDir, metadataDir, filepath.Base(a.config.CDIHook)}
 	if a.topologyIsWhole() {
 		names = append(names, nvlinkFile)
 	}

@@ -34,10 +34,13 @@ func Build(claim *resourceapi.ResourceClaim, driverName, pool string, devices ma
 			errs = append(errs, err)
 			continue
 		}
+		planned.Claim = plan.Claim
 		plan.Devices = append(plan.Devices, planned)
 	}
 	errs = append(errs, conflicts(plan.Devices)...)
-	errs = append(errs, settle(plan.Devices, requestNames(claim))...)
+	notices, mistakes := settle(plan.Devices, requestNames(claim))
+	plan.Notices = notices
+	errs = append(errs, mistakes...)
 	if len(errs) > 0 {
 		return Plan{Claim: plan.Claim}, errors.Join(distinct(errs)...)
 	}

@@ -23,10 +23,14 @@ type Plan struct {
 	Claim Ref
 	// Devices are in the order of the allocation results.
 	Devices []Device
+	// Notices are for the claim's author: what was asked for and has no effect.
+	Notices []string
 }
 
 // Device is one allocation result of ours with the device it names.
 type Device struct {
+	// Claim is the plan's.
+	Claim Ref
 	// Request is the request's name as the result has it, "request" or "request/subrequest".
 	Request string
 	Pool    string

@@ -56,20 +56,17 @@ func (m *MPS) Equal(other *MPS) bool {
 
 // settle fills in the settings of the planned devices from their configurations. The plan has
 // all devices of the claim; requests are the names of the claim's requests.
-func settle(planned []Device, requests []string) []error {
-	var errs []error
+func settle(planned []Device, requests []string) (notices []string, errs []error) {
 	for _, group := range groups(planned) {
 		mps := mpsOf(group.config)
 		switch {
 		case group.config.SharingStrategy() == configapi.TimeSlicing:
-			for _, d := range group.devices {
-				d.Settings.TimeSlice = timeSliceOf(group.config)
-			}
+			notices = append(notices, settleTimeSlice(group)...)
 		case mps != nil:
 			errs = append(errs, settleMPS(group.devices, mps, requests)...)
 		}
 	}
-	return errs
+	return notices, errs
 }
 
 // configGroup is a configuration with the devices that it is for.
@@ -96,12 +93,20 @@ func groups(planned []Device) []*configGroup {
 	return out
 }
 
-// timeSliceOf gives the interval of a defaulted configuration. Partitions have none of their own.
-func timeSliceOf(config configapi.Config) configapi.TimeSlice {
-	if gpu, ok := config.(*configapi.GpuConfig); ok && gpu.Sharing.TimeSlicingConfig != nil {
-		return *gpu.Sharing.TimeSlicingConfig.Interval
+// settleTimeSlice gives whole GPUs their interval. Partitions have none: the hardware gives turns
+// to the programs of one by itself, and an interval of its GPU would reach its other tenants.
+func settleTimeSlice(group *configGroup) (notices []string) {
+	gpu, ok := group.config.(*configapi.GpuConfig)
+	for _, d := range group.devices {
+		if ok {
+			d.Settings.TimeSlice = *gpu.Sharing.TimeSlicingConfig.Interval
+			continue
+		}
+		notices = append(notices, fmt.Sprintf(
+			"request %q: sharing.strategy %q has no effect on device %s: the programs of a MIG device take turns by themselves and there is nothing to set",
+			d.Request, configapi.TimeSlicing, d.Device.Name()))
 	}
-	return configapi.DefaultTimeSlice
+	return notices
 }
 
 func mpsOf(config configapi.Config) *configapi.MPSConfig {

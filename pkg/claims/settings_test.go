@@ -67,7 +67,7 @@ func TestSettings(t *testing.T) {
 		"exclusive":        {claimOf(results{got("gpu", "gpu-3")}, ofClaim(exclusive)), []Settings{{}}},
 		"time slicing":     {claimOf(results{got("gpu", "gpu-3"), got("b", "gpu-4")}, ofClaim(slicing("Long"), "gpu")), []Settings{{TimeSlice: "Long"}, {}}},
 		"default interval": {claimOf(results{got("gpu", "gpu-3")}, ofClass(strings.Replace(slicing("Long"), `"interval":"Long"`, "", 1))), []Settings{{TimeSlice: "Default"}}},
-		"slicing of MIG":   {claimOf(results{got("gpu", "mig-40-a")}, ofClaim(migSlicing)), []Settings{{TimeSlice: "Default"}}},
+		"slicing of MIG":   {claimOf(results{got("gpu", "mig-40-a")}, ofClaim(migSlicing)), []Settings{{}}},
 		"MPS without settings": {
 			claimOf(results{got("gpu", "mig-40-a")}, ofClass(migMPS)),
 			[]Settings{{MPS: &MPS{Group: []device.Identity{{PCI: pci.Address{Bus: 40}, Partition: "a"}}}}},
@@ -91,6 +91,26 @@ func TestSettings(t *testing.T) {
 				t.Errorf("settings (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestTimeSlicingOfPartitionsIsNoticed(t *testing.T) {
+	config := ofClaim(strings.Replace(migMPS, "MPS", "TimeSlicing", 1))
+	plan, err := Build(claimOf(results{got("a", "mig-40-a"), got("b", "gpu-1"), got("c", "mig-40-b", admin)}, config), ourDriver, ourPool, node())
+	if err == nil {
+		t.Fatal("an observer shares")
+	}
+	plan, err = Build(claimOf(results{got("a", "mig-40-a"), got("b", "gpu-1")}, config, ofClaim(slicing("Long"))), ourDriver, ourPool, node())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Notices) != 1 || !strings.Contains(plan.Notices[0], `request "a"`) || !strings.Contains(plan.Notices[0], "mig-40-a") {
+		t.Errorf("notices: %q", plan.Notices)
+	}
+	for _, d := range plan.Devices {
+		if d.Claim != plan.Claim {
+			t.Errorf("device %s is of claim %+v", d.Device.Name(), d.Claim)
+		}
 	}
 }
 
@@ -235,7 +255,7 @@ func checkSettings(d Device) error {
 		return fmt.Errorf("nobody asked for %+v", d.Settings)
 	case d.Settings.TimeSlice != "" && d.Settings.MPS != nil:
 		return fmt.Errorf("two ways of sharing: %+v", d.Settings)
-	case !d.AdminAccess && d.Config != nil && (d.Config.SharingStrategy() != "") != asked:
+	case !d.AdminAccess && d.Config != nil && (d.Config.SharingStrategy() != "") != asked && d.Device.Kind() == device.KindGPU:
 		return fmt.Errorf("%s asks for %q, and the settings are %+v", d.Config.ConfigKind(), d.Config.SharingStrategy(), d.Settings)
 	case d.Settings.MPS != nil && d.Settings.MPS.PinnedMemoryBytes < 0:
 		return fmt.Errorf("a limit of %d bytes", d.Settings.MPS.PinnedMemoryBytes)

@@ -39,8 +39,10 @@ type Meter interface {
 	Call(op metrics.Operation) func(metrics.Result, metrics.Reason)
 }
 
-// ClaimReporter is told of claims that failed.
+// ClaimReporter is told what authors of claims have to know.
 type ClaimReporter interface {
+	// ClaimNoticed is told of what a claim asks for in vain; the claim is prepared all the same.
+	ClaimNoticed(ctx context.Context, claim claims.Ref, notices []string)
 	ClaimFailed(ctx context.Context, op metrics.Operation, claim claims.Ref, err error)
 }
 
@@ -151,6 +153,9 @@ func (p *Plugin) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	}
 	if err != nil {
 		return nil, err
+	}
+	if len(plan.Notices) > 0 {
+		p.Reporter.ClaimNoticed(ctx, plan.Claim, plan.Notices)
 	}
 	return p.Preparer.Prepare(ctx, plan)
 }

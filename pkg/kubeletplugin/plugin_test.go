@@ -30,6 +30,7 @@ type node struct {
 	refreshed int
 	takes     time.Duration
 	failed    []string
+	noticed   []string
 	outcomes  []string
 }
 
@@ -39,7 +40,11 @@ func (n *node) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 	if strings.HasPrefix(claim.Name, "late") && n.refreshed == 0 || strings.HasPrefix(claim.Name, "never") {
 		return claims.Plan{}, &claims.Error{Reason: claims.ReasonUnknownDevice, Err: errors.New("no such device")}
 	}
-	return claims.Plan{Claim: claims.Ref{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}}, nil
+	plan := claims.Plan{Claim: claims.Ref{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}}
+	if strings.HasPrefix(claim.Name, "vain") {
+		plan.Notices = []string{"no effect"}
+	}
+	return plan, nil
 }
 
 func (n *node) Refresh(context.Context) error {
@@ -74,6 +79,12 @@ func (n *node) ClaimFailed(_ context.Context, op metrics.Operation, claim claims
 	n.failed = append(n.failed, fmt.Sprintf("%s %s: %v", op, claim.Name, err))
 }
 
+func (n *node) ClaimNoticed(_ context.Context, claim claims.Ref, notices []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.noticed = append(n.noticed, claim.Name+": "+strings.Join(notices, ", "))
+}
+
 func (n *node) Call(op metrics.Operation) func(metrics.Result, metrics.Reason) {
 	return func(result metrics.Result, reason metrics.Reason) {
 		n.mu.Lock()
@@ -96,6 +107,16 @@ func batch(names ...string) []*resourceapi.ResourceClaim {
 		list = append(list, claimNamed(name))
 	}
 	return list
+}
+
+func TestNoticesReachTheClaim(t *testing.T) {
+	n := &node{}
+	if _, err := n.plugin().PrepareResourceClaims(t.Context(), batch("vain", "good")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"vain: no effect"}, n.noticed); diff != "" {
+		t.Errorf("noticed (-want +got):\n%s", diff)
+	}
 }
 
 func TestOneBadClaimDoesNotHurtTheOthers(t *testing.T) {

@@ -8,6 +8,7 @@ type Reason string
 const (
 	PrepareFailed     Reason = "PrepareFailed"
 	UnprepareFailed   Reason = "UnprepareFailed"
+	NoEffect          Reason = "NoEffect"
 	ValueOmitted      Reason = "ValueOmitted"
 	GPUUnusable       Reason = "GPUUnusable"
 	FactUnreadable    Reason = "FactUnreadable"
@@ -36,6 +37,10 @@ func Descriptions() []Description {
 		{
 			UnprepareFailed, "ResourceClaim", "What was done for the claim could not be undone yet; its pod stays Terminating.",
 			"The kubelet tries again after 10 to 15 seconds. The note names the step that fails.",
+		},
+		{
+			NoEffect, "ResourceClaim", "The claim is prepared, and something that its configuration asks for has no effect on the device that it got.",
+			"Time slicing of a MIG device has nothing to set: leave it out, or ask for a whole GPU.",
 		},
 		{
 			GPUUnusable, "Node", "A GPU is on the PCI bus but cannot be handed out.",
@@ -71,7 +76,7 @@ func Descriptions() []Description {
 // action is the Event's action: what the driver was doing.
 func (r Reason) action() string {
 	switch r {
-	case PrepareFailed:
+	case PrepareFailed, NoEffect:
 		return "Prepare"
 	case UnprepareFailed:
 		return "Unprepare"

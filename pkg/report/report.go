@@ -67,6 +67,13 @@ func (r *Reporter) ClaimFailed(ctx context.Context, op metrics.Operation, claim 
 	r.event(claimObject(claim), corev1.EventTypeWarning, reason, err.Error())
 }
 
+// ClaimNoticed tells the claim's author what has no effect.
+func (r *Reporter) ClaimNoticed(ctx context.Context, claim claims.Ref, notices []string) {
+	note := strings.Join(notices, "; ")
+	klog.FromContext(ctx).Info("Something of the claim has no effect", "note", note)
+	r.event(claimObject(claim), corev1.EventTypeNormal, NoEffect, note)
+}
+
 // Omitted tells which values could not be published.
 func (r *Reporter) Omitted(ctx context.Context, omissions []device.Omission) {
 	current := map[string]string{}

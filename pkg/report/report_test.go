@@ -64,9 +64,11 @@ func TestClaimFailedIsAnEventOnTheClaim(t *testing.T) {
 	claim := claims.Ref{Namespace: "ns", Name: "c", UID: "u"}
 	r.ClaimFailed(t.Context(), metrics.Prepare, claim, errors.New("100% full"))
 	r.ClaimFailed(t.Context(), metrics.Unprepare, claim, errors.New("busy"))
+	r.ClaimNoticed(t.Context(), claim, []string{"100% vain", "idle"})
 	want := []sent{
 		{"claim ns/c u", "Warning", "PrepareFailed", "Prepare", "100% full"},
 		{"claim ns/c u", "Warning", "UnprepareFailed", "Unprepare", "busy"},
+		{"claim ns/c u", "Normal", "NoEffect", "Prepare", "100% vain; idle"},
 	}
 	if diff := cmp.Diff(want, events.take()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)

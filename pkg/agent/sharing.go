@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
+)
+
+// sharing are the ways of sharing that this node has.
+func (a *Agent) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true} }
+
+// shared puts the ways of sharing behind what prepares each kind of device.
+func (a *Agent) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
+	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}}
+	return handlers
+}
+
+// shareExecutors do and undo the steps of sharing.
+func (a *Agent) shareExecutors(boot string) map[string]prepare.Executor {
+	return map[string]prepare.Executor{
+		timeslicing.Kind: timeslicing.Executor{
+			Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container, Locate: nvml.Locate},
+			Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
+		},
+	}
+}
+
+// hasRecord tells whether a claim has a record. One that cannot be read is one.
+func (a *Agent) hasRecord(claim types.UID) bool {
+	_, err := a.journal.Load(claim)
+	return !errors.Is(err, journal.ErrNotFound)
+}
+
+// merged puts sets of executors together.
+func merged(sets ...map[string]prepare.Executor) map[string]prepare.Executor {
+	all := map[string]prepare.Executor{}
+	for _, set := range sets {
+		maps.Copy(all, set)
+	}
+	return all
+}
