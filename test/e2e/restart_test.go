@@ -24,12 +24,24 @@ func TestPluginKilled(t *testing.T) {
 	s := begin(t)
 	user, _ := s.start("user", islands, request{count: 2})
 	before := s.slicesOf(islands)
-	plugin := s.plugin(islands)
-	out, err := s.Nodes.Ctr(t.Context(), islands, "tasks", "kill", "--signal", "SIGKILL", containerID(plugin)).CombinedOutput()
-	if err != nil {
-		t.Fatalf("kill the plugin: %v: %s", err, out)
+	s.killPlugin(islands)
+	s.undisturbed(user, 2)
+	s.start("next", islands, request{})
+	s.ended(islands, "user", "next")
+	if diff := cmp.Diff(before, s.slicesOf(islands)); diff != "" {
+		t.Errorf("the slices were written (-before +after):\n%s", diff)
 	}
-	s.must(rig.Wait(t.Context(), podLimit, "the plugin is back", func(ctx context.Context) (string, error) {
+}
+
+// killPlugin kills the plugin's process on a node and waits for the next one.
+func (s *scene) killPlugin(node int) {
+	s.Helper()
+	plugin := s.plugin(node)
+	out, err := s.Nodes.Ctr(s.Context(), node, "tasks", "kill", "--signal", "SIGKILL", containerID(plugin)).CombinedOutput()
+	if err != nil {
+		s.Fatalf("kill the plugin: %v: %s", err, out)
+	}
+	s.must(rig.Wait(s.Context(), podLimit, "the plugin is back on "+cluster.NodeName(node), func(ctx context.Context) (string, error) {
 		now, err := s.client.CoreV1().Pods(rig.Namespace).Get(ctx, plugin.Name, metav1.GetOptions{})
 		if err != nil {
 			return "", err
@@ -40,12 +52,6 @@ func TestPluginKilled(t *testing.T) {
 		}
 		return "", nil
 	}))
-	s.undisturbed(user, 2)
-	s.start("next", islands, request{})
-	s.ended(islands, "user", "next")
-	if diff := cmp.Diff(before, s.slicesOf(islands)); diff != "" {
-		t.Errorf("the slices were written (-before +after):\n%s", diff)
-	}
 }
 
 // TestPluginPodDeleted replaces the plugin's pod while a pod uses GPUs.

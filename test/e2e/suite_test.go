@@ -206,7 +206,7 @@ func (s *suite) deletePods(ctx context.Context, namespace string) error {
 	})
 }
 
-// ready waits until the plugin runs on every node and every GPU is published.
+// ready waits until the plugin runs on every node and every GPU is published, whole or in parts.
 func (s *suite) ready(ctx context.Context) error {
 	return rig.Wait(ctx, time.Minute, "the driver serves every node", func(ctx context.Context) (string, error) {
 		set, err := s.daemonSet(ctx)
@@ -216,9 +216,13 @@ func (s *suite) ready(ctx context.Context) error {
 		if missing := rig.RolledOut(set, len(s.Presets)); missing != "" {
 			return missing, nil
 		}
-		gpus, err := rig.GPUs(ctx, s.client)
+		devices, err := rig.Devices(ctx, s.client)
 		if err != nil {
 			return "", err
+		}
+		gpus := map[string]bool{}
+		for _, d := range devices {
+			gpus[cmp.Or(d.Parent, d.UUID)] = true
 		}
 		want := 0
 		for i := range s.Presets {

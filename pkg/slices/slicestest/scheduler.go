@@ -78,6 +78,13 @@ func (s *Scheduler) Take(devices ...string) {
 	}
 }
 
+// Return ends what Take began.
+func (s *Scheduler) Return(devices ...string) {
+	for _, d := range devices {
+		s.taken.Delete(structured.MakeDeviceID(Driver, Node, d))
+	}
+}
+
 // Allocate gives the names of the devices that a claim gets, in order, and marks them as taken;
 // nil when the claim does not fit. Free asks without taking.
 func (s *Scheduler) Allocate(ctx context.Context, claim *resourceapi.ResourceClaim) ([]string, error) {

@@ -21,8 +21,11 @@ const releaseLimit = 2 * time.Minute
 // Values are the chart's values, by dotted path.
 type Values map[string]string
 
-// values are those that every release of the rig needs, and the given ones over them.
+// values are those that every release of the rig needs, and the given ones over them. The chart
+// mounts the driver root read-only, as a real driver needs no more; the simulated one keeps its
+// state there, so it is told of a writable mount of the same folder.
 func (r *Rig) values(version string, more Values) []string {
+	const writable = "/simulated-driver"
 	all := Values{
 		"image.repository": Image,
 		"image.tag":        version,
@@ -31,6 +34,13 @@ func (r *Rig) values(version string, more Values) []string {
 		"devRoot":          filepath.Join(r.Mount(), "driver", "dev"),
 		"procRoot":         filepath.Join(r.Mount(), "proc"),
 		"sysRoot":          filepath.Join(r.Mount(), "sys"),
+
+		"kubeletPlugin.containers.gpus.env[0].name":    "GPUSIM_ROOT",
+		"kubeletPlugin.containers.gpus.env[0].value":   writable,
+		"kubeletPlugin.extraVolumes[0].name":           "simulated-driver",
+		"kubeletPlugin.extraVolumes[0].hostPath.path":  filepath.Join(r.Mount(), "driver"),
+		"kubeletPlugin.extraVolumeMounts[0].name":      "simulated-driver",
+		"kubeletPlugin.extraVolumeMounts[0].mountPath": writable,
 	}
 	maps.Copy(all, more)
 	var args []string

@@ -208,6 +208,12 @@ func (r *Rig) NewMachine(ctx context.Context, i int) (*gpusim.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	return r.MakeMachine(ctx, i, file)
+}
+
+// MakeMachine makes node i another machine than its preset says. No plugin may be running on
+// the node; NewMachine brings the preset back.
+func (r *Rig) MakeMachine(ctx context.Context, i int, file *nodefile.File) (*gpusim.Node, error) {
 	// UUIDs of two machines never meet.
 	return gpusim.Create(ctx, r.MachineDir(i), file, gpusim.WithSeed(fmt.Sprintf("%s-%d", r.Cluster.Name, i)))
 }

@@ -27,6 +27,34 @@ func ParseList(output string) ([]string, error) {
 	return uuids, nil
 }
 
+// listedPart is a line of nvidia-smi -L below the one of a partition's GPU.
+var listedPart = regexp.MustCompile(`^MIG (\S+) +Device +\d+: \(UUID: (MIG-[0-9a-f-]+)\)$`)
+
+// Part is a partition as nvidia-smi lists it.
+type Part struct{ GPU, Profile, UUID string }
+
+// ParseParts reads the partitions from the output of nvidia-smi -L, in its order. A line that
+// names neither a GPU nor a partition is an error.
+func ParseParts(output string) ([]Part, error) {
+	parts := []Part{}
+	gpu := ""
+	for line := range strings.Lines(output) {
+		line = strings.TrimSpace(line)
+		if m := listed.FindStringSubmatch(line); m != nil {
+			gpu = m[1]
+			continue
+		}
+		m := listedPart.FindStringSubmatch(line)
+		if line != "" && (m == nil || gpu == "") {
+			return nil, fmt.Errorf("nvidia-smi -L: %q names neither a GPU nor a partition of one", line)
+		}
+		if m != nil {
+			parts = append(parts, Part{GPU: gpu, Profile: m[1], UUID: m[2]})
+		}
+	}
+	return parts, nil
+}
+
 // Links tells how two GPUs are joined: Links[i][j] is a word such as "NV4" or "SYS", "X" for a
 // GPU with itself.
 type Links [][]string

@@ -36,6 +36,32 @@ func TestParseList(t *testing.T) {
 	}
 }
 
+func TestParseParts(t *testing.T) {
+	const gpu = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa)\n"
+	for name, c := range map[string]struct {
+		output string
+		want   []Part
+		fails  bool
+	}{
+		"none":      {output: "\n", want: []Part{}},
+		"a whole":   {output: gpu, want: []Part{}},
+		"one":       {output: gpu + "  MIG 1g.10gb     Device  0: (UUID: MIG-bb)\n", want: []Part{{"GPU-aa", "1g.10gb", "MIG-bb"}}},
+		"of two":    {output: gpu + "GPU 1: A (UUID: GPU-cc)\n  MIG 1g.24gb+me.all Device  3: (UUID: MIG-0d)\n", want: []Part{{"GPU-cc", "1g.24gb+me.all", "MIG-0d"}}},
+		"orphan":    {output: "  MIG 1g.10gb     Device  0: (UUID: MIG-bb)\n", fails: true},
+		"a message": {output: gpu + "No MIG devices found.\n", fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseParts(c.output)
+			if (err != nil) != c.fails {
+				t.Fatalf("error: %v", err)
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("partitions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 const pairTopology = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n" +
 	"GPU0\t X \tNV12\t0-31\t0\t\tN/A\n" +
 	"GPU1\tNV12\t X \t0-31\t0\t\tN/A\n\nLegend:\n\n  X    = the GPU itself\n"

@@ -13,10 +13,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// GPU is a published device. Attributes that a device lacks are zero.
+// GPU is a published device, a whole GPU or a partition of one. Attributes that a device lacks
+// are zero.
 type GPU struct {
 	Node   string
 	Device string
+	// Profile, Parent and Start are a partition's: its kind, the UUID of its GPU, and its first
+	// memory slice. A partition has a UUID of its own only if it is there whoever uses it.
+	Profile, Parent string
+	Start           int64
 
 	UUID, Product, Capability string
 	// Domain names the NVLink domain; DomainSize counts its members on the node.
@@ -31,8 +36,14 @@ type GPU struct {
 	Admin          bool
 }
 
-// GPUs returns the devices of every complete pool of the driver, in the published order.
+// GPUs returns the whole GPUs of every complete pool of the driver, in the published order.
 func GPUs(ctx context.Context, client kubernetes.Interface) ([]GPU, error) {
+	all, err := Devices(ctx, client)
+	return slices.DeleteFunc(all, func(g GPU) bool { return g.Parent != "" }), err
+}
+
+// Devices returns whole GPUs and partitions.
+func Devices(ctx context.Context, client kubernetes.Interface) ([]GPU, error) {
 	list, err := Slices(ctx, client)
 	if err != nil {
 		return nil, err
@@ -97,7 +108,8 @@ func read(pool string, d resourceapi.Device) GPU {
 		return otherwise
 	}
 	return GPU{
-		Node: pool, Device: d.Name, UUID: text("uuid"), Product: text("productName"), Capability: text("cudaComputeCapability"),
+		Node: pool, Device: d.Name, Profile: text("profile"), Parent: text("parentUUID"), Start: number("migPlacementStart", 0),
+		UUID: text("uuid"), Product: text("productName"), Capability: text("cudaComputeCapability"),
 		Domain: text("nvlinkDomain"), DomainSize: number("nvlinkDomainSize", 0),
 		PCI: text("resource.kubernetes.io/pciBusID"), Root: text("resource.kubernetes.io/pcieRoot"),
 		NUMA: number("resource.kubernetes.io/numaNode", -1), Memory: d.Capacity["memory"].Value,
@@ -124,9 +136,9 @@ func ClaimNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// Given returns the GPUs that the scheduler gave to the pod's claims.
+// Given returns the GPUs and partitions that the scheduler gave to the pod's claims.
 func Given(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) ([]GPU, error) {
-	published, err := GPUs(ctx, client)
+	published, err := Devices(ctx, client)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,29 @@ func device(name, uuid, domain string) resourceapi.Device {
 	return d
 }
 
+// part is a published partition.
+func part(name, parent, profile string, start int64) resourceapi.Device {
+	return resourceapi.Device{Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+		"parentUUID": {StringValue: &parent}, "profile": {StringValue: &profile}, "migPlacementStart": {IntValue: &start},
+	}}
+}
+
+// Partitions are devices, but no GPUs.
+func TestDevices(t *testing.T) {
+	client := fake.NewClientset(slice("a", "node-0", 1, 1, part("gpu-a-mig", "GPU-a", "1g.10gb", 6), device("gpu-a", "GPU-a", "")))
+	all, err := Devices(t.Context(), client)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("devices %+v, %v", all, err)
+	}
+	if diff := cmp.Diff(GPU{Node: "node-0", Device: "gpu-a-mig", Parent: "GPU-a", Profile: "1g.10gb", Start: 6, NUMA: -1}, all[0]); diff != "" {
+		t.Errorf("partition (-want +got):\n%s", diff)
+	}
+	whole, err := GPUs(t.Context(), client)
+	if diff := cmp.Diff(all[1:], whole); err != nil || diff != "" {
+		t.Errorf("GPUs, %v (-want +got):\n%s", err, diff)
+	}
+}
+
 func slice(name, node string, generation, count int64, devices ...resourceapi.Device) *resourceapi.ResourceSlice {
 	return &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
