@@ -256,7 +256,7 @@ func TestMessages(t *testing.T) {
 		"the kubelet has not registered this plugin yet: see that it watches ":             "pkg/agent/agent.go",
 		"the API server does not hold this node's ResourceSlices yet":                      "pkg/kubeletplugin/publisher.go",
 		"feature gates that are off in the cluster: ":                                      "pkg/kubeletplugin/plugin.go",
-		"is not below the driver root ":                                                    "pkg/inventory/nvml/find.go",
+		"is not below the driver root ":                                                    "pkg/driverroot/driverroot.go",
 		"library and loaded kernel module are of different versions; reload the module or": "pkg/inventory/nvml/errors.go",
 		"the NVIDIA kernel module is not loaded or its device nodes are missing":           "pkg/inventory/nvml/errors.go",
 		"the device nodes /dev/nvidia* may not be opened; the container has to be":         "pkg/inventory/nvml/errors.go",

@@ -25,6 +25,8 @@ cd "$here/../.."
 # from leaving out any exported method: 60 MB instead of 38.
 quiet go build -tags grpcnotrace -ldflags "-s -w -X main.version=$VERSION -extldflags -Wl,-z,lazy" -o "$OUT/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin
 
+CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-webhook" ./cmd/gpu-webhook
+
 # Static, since it is copied to the host and runs there whatever glibc the host has. Its
 # only use of NVML, the hook apply-cuda-memory-limits, would need a dynamic program.
 cd "$here"

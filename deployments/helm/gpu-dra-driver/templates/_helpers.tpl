@@ -88,3 +88,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version | ternary "on" "off" }}
 {{- end }}
 {{- end }}
+
+{{- define "gpu-dra-driver.webhookName" -}}
+{{- printf "%s-webhook" (include "gpu-dra-driver.fullname" .) }}
+{{- end }}
