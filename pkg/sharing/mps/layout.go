@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,3 +81,13 @@ func (l Layout) Alive() (bool, error) {
 	}
 	return held, errors.Join(err, f.Close())
 }
+
+// MaxSocketPath is the longest path of a unix socket: sun_path has 108 bytes, one for the NUL.
+const MaxSocketPath = 107
+
+// shmSize is what tmpfs takes.
+var shmSize = regexp.MustCompile(`^([1-9][0-9]?%|100%|[1-9][0-9]{0,14}[kmgKMG]?)$`)
+
+// ValidShmSize tells whether tmpfs takes the size of a shared memory: a percentage of the
+// machine's memory, or bytes with k, m or g.
+func ValidShmSize(size string) bool { return shmSize.MatchString(size) }

@@ -91,6 +91,8 @@ type Status struct {
 	// boot: together they name one process in one boot.
 	PID     int    `json:"pid,omitzero"`
 	Started uint64 `json:"started,omitzero"`
+	// Served tells that it has served since it was asked for: it may have clients.
+	Served bool `json:"served,omitzero"`
 	// Message says why it does not serve.
 	Message string `json:"message,omitzero"`
 }
