@@ -2,7 +2,6 @@ package mps
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -38,8 +37,9 @@ func (e *RefusedError) Error() string {
 // Client speaks to the supervisor of this node. It is safe for concurrent use and keeps nothing.
 type Client struct {
 	Layout Layout
-	// Patience is how long a call waits for a supervisor that does not listen: it is being
-	// started, or again after its end. Calls end with their context, too.
+	// Patience is how long a call waits for a supervisor that does not listen, or that ended
+	// during the call: it is being started. A call that is being served takes the time that its
+	// context has.
 	Patience time.Duration
 }
 
@@ -68,52 +68,44 @@ func (c Client) List(ctx context.Context) ([]Status, error) {
 // answerTime is left of a call's time for the way of the answer.
 const answerTime = 500 * time.Millisecond
 
+// call makes a call, and again while the supervisor ends in the middle of it: every operation can
+// be repeated.
 func (c Client) call(ctx context.Context, r Request) (Response, error) {
-	conn, err := c.dial(ctx)
-	if err != nil {
-		return Response{}, err
-	}
-	defer func() { _ = conn.Close() }()
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	defer stop()
 	r.Version = ProtocolVersion
-	if end, ok := ctx.Deadline(); ok {
-		r.TimeoutMillis = max(1, (time.Until(end) - answerTime).Milliseconds())
-	}
-	if err := Write(conn, r); err != nil {
-		return Response{}, c.broken(ctx, err)
-	}
-	answer, err := Read[Response](conn)
-	if err != nil {
-		return Response{}, c.broken(ctx, err)
-	}
-	if answer.Error != "" {
-		return answer, &RefusedError{Op: r.Op, Name: r.Name, Message: answer.Error, Invalid: answer.Invalid}
-	}
-	return answer, nil
-}
-
-// broken says why a call that was begun has no answer: its time is up, or the supervisor ended.
-func (c Client) broken(ctx context.Context, err error) error {
-	return &AwayError{Socket: c.Layout.Socket(), Err: errors.Join(context.Cause(ctx), err)}
-}
-
-// dial waits for a supervisor that does not listen yet.
-func (c Client) dial(ctx context.Context) (net.Conn, error) {
 	start := time.Now()
 	limit, cancel := context.WithTimeout(ctx, c.Patience)
 	defer cancel()
 	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Layout.Socket())
+		answer, err := c.once(ctx, r)
+		if err == nil && answer.Error != "" {
+			return answer, &RefusedError{Op: r.Op, Name: r.Name, Message: answer.Error, Invalid: answer.Invalid}
+		}
 		if err == nil {
-			return conn, nil
+			return answer, nil
 		}
 		timer := time.NewTimer(retry)
 		select {
 		case <-timer.C:
 		case <-limit.Done():
 			timer.Stop()
-			return nil, &AwayError{Socket: c.Layout.Socket(), Waited: time.Since(start), Err: err}
+			return Response{}, &AwayError{Socket: c.Layout.Socket(), Waited: time.Since(start), Err: err}
 		}
 	}
+}
+
+func (c Client) once(ctx context.Context, r Request) (Response, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", c.Layout.Socket())
+	if err != nil {
+		return Response{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
+	defer stop()
+	if end, ok := ctx.Deadline(); ok {
+		r.TimeoutMillis = max(1, (time.Until(end) - answerTime).Milliseconds())
+	}
+	if err := Write(conn, r); err != nil {
+		return Response{}, err
+	}
+	return Read[Response](conn)
 }
