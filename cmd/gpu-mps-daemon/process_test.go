@@ -19,7 +19,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
 	"github.com/gpu-dra/driver/pkg/sharing/mps/control"
-	"github.com/gpu-dra/driver/pkg/sharing/mps/mpstest"
+	"github.com/gpu-dra/driver/test/mpsdaemon"
 )
 
 // build builds the program once for all tests.
@@ -29,11 +29,11 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, "gpu-mps-daemon")
-	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	out, err := exec.CommandContext(context.Background(), "go", "build", "-o", program, ".").CombinedOutput()
 	if err != nil {
 		return "", errors.New(string(out))
 	}
-	return program, mpstest.DriverRoot(context.Background(), filepath.Join(dir, "driver"))
+	return program, mpsdaemon.DriverRoot(context.Background(), filepath.Join(dir, "driver"))
 })
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func must(t *testing.T, err error) {
 }
 
 // newPod starts one with a driver root of its own, outside of what daemons see differently.
-func newPod(t *testing.T, faults ...mpstest.Fault) *pod {
+func newPod(t *testing.T, faults ...mpsdaemon.Fault) *pod {
 	t.Helper()
 	program, err := build()
 	must(t, err)
@@ -74,8 +74,8 @@ func newPod(t *testing.T, faults ...mpstest.Fault) *pod {
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	p := &pod{t: t, program: program, driver: filepath.Join(dir, "driver"), dir: dir, layout: mps.Layout(filepath.Join(dir, "mps"))}
 	must(t, os.CopyFS(p.driver, os.DirFS(filepath.Join(filepath.Dir(program), "driver"))))
-	must(t, os.Chmod(filepath.Join(p.driver, "usr/bin", mpstest.Program), 0o755))
-	must(t, mpstest.SetFaults(p.driver, faults...))
+	must(t, os.Chmod(filepath.Join(p.driver, "usr/bin", mpsdaemon.Program), 0o755))
+	must(t, mpsdaemon.SetFaults(p.driver, faults...))
 	p.client = mps.Client{Layout: p.layout, Patience: time.Minute}
 	p.setBoot("boot-1")
 	p.start()
@@ -102,7 +102,7 @@ func (p *pod) setBoot(id string) {
 func (p *pod) start() {
 	p.t.Helper()
 	p.output, p.done = &bytes.Buffer{}, make(chan struct{})
-	p.cmd = exec.Command(p.program, "--dir="+string(p.layout), "--driver-root-mount="+p.driver, "--shm-size=1m", "--boot-id="+filepath.Join(p.dir, "boot_id"))
+	p.cmd = exec.CommandContext(context.WithoutCancel(p.t.Context()), p.program, "--dir="+string(p.layout), "--driver-root-mount="+p.driver, "--shm-size=1m", "--boot-id="+filepath.Join(p.dir, "boot_id"))
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	must(p.t, p.cmd.Start())
 }
@@ -332,10 +332,10 @@ func TestEndOfThePod(t *testing.T) {
 
 // What does not get ready is told with its reason and leaves nothing, so that trying again works.
 func TestNeverReady(t *testing.T) {
-	for fault, says := range map[mpstest.Fault]string{
-		mpstest.FailsToStart:  "told to fail",
-		mpstest.IgnoresLimits: "did not take",
-		mpstest.NeverAnswers:  "get_server_list",
+	for fault, says := range map[mpsdaemon.Fault]string{
+		mpsdaemon.FailsToStart:  "told to fail",
+		mpsdaemon.IgnoresLimits: "did not take",
+		mpsdaemon.NeverAnswers:  "get_server_list",
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
@@ -348,7 +348,7 @@ func TestNeverReady(t *testing.T) {
 			if left := p.running("gpu-a"); len(left) > 0 || p.status("gpu-a").Name != "" {
 				t.Errorf("processes %v and %+v are left", left, p.status("gpu-a"))
 			}
-			must(t, mpstest.SetFaults(p.driver))
+			must(t, mpsdaemon.SetFaults(p.driver))
 			p.ensure("gpu-a", spec(25, 2048))
 		})
 	}
@@ -357,7 +357,7 @@ func TestNeverReady(t *testing.T) {
 // One that does not end when it is asked is killed.
 func TestWillNotQuit(t *testing.T) {
 	t.Parallel()
-	p := newPod(t, mpstest.WillNotQuit)
+	p := newPod(t, mpsdaemon.WillNotQuit)
 	p.ensure("gpu-a", spec(25, 0))
 	must(t, p.client.Stop(t.Context(), "gpu-a"))
 	if left := p.running("gpu-a"); len(left) > 0 {
@@ -370,18 +370,18 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	p := newPod(t)
 	check := func() (string, error) {
-		out, err := exec.Command(p.program, "check", "--dir="+string(p.layout)).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), p.program, "check", "--dir="+string(p.layout)).CombinedOutput()
 		return string(out), err
 	}
 	p.until("a supervisor that answers", func() bool { _, err := check(); return err == nil })
 	before := p.ensure("gpu-a", spec(25, 0))
-	must(t, mpstest.SetFaults(p.driver, mpstest.FailsToStart))
+	must(t, mpsdaemon.SetFaults(p.driver, mpsdaemon.FailsToStart))
 	must(t, unix.Kill(before.PID, unix.SIGKILL))
 	p.until("the check tells of the daemon", func() bool {
 		out, err := check()
 		return err != nil && strings.Contains(out, "gpu-a") && strings.Contains(out, "told to fail")
 	})
-	must(t, mpstest.SetFaults(p.driver))
+	must(t, mpsdaemon.SetFaults(p.driver))
 	p.until("a daemon that serves", func() bool { _, err := check(); return err == nil })
 }
 

@@ -97,8 +97,8 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 		Base:        a.base,
 		HoldersDir:  a.stateDir(holdersDir),
 		BootID:      boot,
-		Handlers:    a.shared(a.handlers(tree)),
-		Executors:   merged(a.executors(ctx), a.shareExecutors(boot)),
+		Handlers:    a.withMPS(a.shared(a.handlers(tree))),
+		Executors:   merged(a.executors(ctx), a.shareExecutors(boot), a.mpsExecutors()),
 		Quarantined: a.reporter.Quarantined,
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),

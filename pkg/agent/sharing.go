@@ -15,7 +15,7 @@ import (
 )
 
 // sharing are the ways of sharing that this node has.
-func (a *Agent) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true} }
+func (a *Agent) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true, MPS: a.config.MPS} }
 
 // shared puts the ways of sharing behind what prepares each kind of device.
 func (a *Agent) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {

@@ -37,6 +37,8 @@ type MPS struct {
 	// Group are the devices of the claim that share this configuration, this one among them, in
 	// the order of the allocation: a program that uses several of them can have only one daemon.
 	Group []device.Identity
+	// GroupMemoryBytes are the PinnedMemoryBytes of the devices of Group.
+	GroupMemoryBytes []int64
 }
 
 // Equal tells whether a daemon that runs with one does what the other wants. Groups are not
@@ -125,15 +127,18 @@ func mpsOf(config configapi.Config) *configapi.MPSConfig {
 func settleMPS(devices []*Device, config *configapi.MPSConfig, requests []string) []error {
 	errs := checkKeys(devices, config, requests)
 	var group []device.Identity
-	for _, d := range devices {
+	var limits []int64
+	for i, d := range devices {
 		group = append(group, d.Device.Identity())
+		limits = append(limits, limitOf(i, d, config))
 	}
 	for i, d := range devices {
 		mps := &MPS{
 			ActiveThreadPercentage: config.DefaultActiveThreadPercentage,
-			PinnedMemoryBytes:      limitOf(i, d, config),
+			PinnedMemoryBytes:      limits[i],
 			MultiUser:              config.MultiUser != nil && *config.MultiUser,
 			Group:                  group,
+			GroupMemoryBytes:       limits,
 		}
 		d.Settings.MPS = mps
 		if err := checkAbility(d, mps); err != nil {

@@ -60,6 +60,7 @@ type Config struct {
 
 	SliceVocabulary  string
 	MIGDevices       string
+	MPS              bool
 	ListAttributes   bool
 	DeviceMetadata   bool
 	RescanInterval   time.Duration
@@ -118,6 +119,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
 	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
+	fs.BoolVar(&c.MPS, "mps", c.MPS, "Share devices by MPS where claims ask for it. Needs the MPS control daemons' supervisor, gpu-mps-daemon, on this node.")
 	fs.BoolVar(&c.ListAttributes, "list-attributes", c.ListAttributes, "Publish list-valued attributes (nvlinkCliques, numaNode as a list). Needs the cluster's feature gate DRAListTypeAttributes; without it the API server refuses the slices.")
 	fs.BoolVar(&c.DeviceMetadata, "device-metadata", c.DeviceMetadata, "Give containers a file with their devices' attributes (KEP-5304).")
 	fs.DurationVar(&c.RescanInterval, "rescan-interval", c.RescanInterval, "Time between two looks at the hardware.")

@@ -26,16 +26,16 @@ type partitioned interface {
 // Handler adds to a device what MPS needs. It comes behind the handler that makes the device.
 type Handler struct {
 	Layout mps.Layout
-	// Setting gives what the claim wants of the device; wanted is false for a device that is not
-	// shared by MPS.
-	Setting func(claims.Device) (setting Setting, wanted bool)
 }
 
 // Steps lists the one step of a device that is shared by MPS.
-func (h Handler) Steps(d claims.Device) ([]journal.Step, error) {
-	setting, wanted := h.Setting(d)
-	if !wanted {
+func (Handler) Steps(d claims.Device) ([]journal.Step, error) {
+	if d.Settings.MPS == nil {
 		return nil, nil
+	}
+	setting, err := settingOf(d)
+	if err != nil {
+		return nil, err
 	}
 	id := d.Device.Identity()
 	p := params{
@@ -52,6 +52,34 @@ func (h Handler) Steps(d claims.Device) ([]journal.Step, error) {
 	}
 	return []journal.Step{{Kind: Kind, Params: data}}, nil
 }
+
+// settingOf gives what the claim wants of a device. Whole GPUs under one configuration share a
+// daemon, since a program can speak to one only; a program can use one partition only, so each
+// has its own.
+func settingOf(d claims.Device) (Setting, error) {
+	wanted := d.Settings.MPS
+	setting := Setting{
+		ActiveThreadPercentage: wanted.ActiveThreadPercentage,
+		PinnedMemoryMiB:        mebibytes(wanted.PinnedMemoryBytes),
+		MultiUser:              wanted.MultiUser,
+	}
+	if len(wanted.Group) < 2 || d.Device.Kind() != device.KindGPU {
+		return setting, nil
+	}
+	if len(wanted.GroupMemoryBytes) != len(wanted.Group) {
+		return setting, fmt.Errorf("device %s: %d devices have %d limits of memory", d.Device.Name(), len(wanted.Group), len(wanted.GroupMemoryBytes))
+	}
+	setting.PinnedMemoryMiB = 0
+	for i, id := range wanted.Group {
+		setting.Group = append(setting.Group, Member{
+			Device: device.GPUName(id.PCI), UUID: id.GPUUUID, PinnedMemoryMiB: mebibytes(wanted.GroupMemoryBytes[i]),
+		})
+	}
+	return setting, nil
+}
+
+// mebibytes rounds down: a limit is not passed.
+func mebibytes(bytes int64) int64 { return bytes >> 20 }
 
 // Edits has the containers of a device find its daemon.
 func (h Handler) Edits(d claims.Device, steps []journal.Step) (cdi.Edits, error) {

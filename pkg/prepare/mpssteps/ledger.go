@@ -75,7 +75,7 @@ func (l ledger) read(device string) (e entry, found bool, err error) {
 	case err != nil:
 		return e, false, fmt.Errorf("who uses device %s by MPS: %w", device, err)
 	}
-	if err := json.Unmarshal(data, &e); err != nil {
+	if json.Unmarshal(data, &e) != nil {
 		before := inventory.ComputeDefault
 		return entry{Before: &before, Users: map[string]holder{}}, true, nil
 	}

@@ -17,7 +17,7 @@ import (
 // answering listens as a supervisor and gives one answer a connection; nil breaks it off.
 func answering(t *testing.T, layout mps.Layout, answer func(mps.Request) *mps.Response) {
 	t.Helper()
-	listener, err := net.Listen("unix", layout.Socket())
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", layout.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}

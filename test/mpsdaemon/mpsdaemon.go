@@ -1,6 +1,6 @@
-// Package mpstest makes a driver root with a small stand-in for the GPU driver's MPS control
+// Package mpsdaemon makes a driver root with a small stand-in for the GPU driver's MPS control
 // daemon, for tests of what starts, commands and ends it.
-package mpstest
+package mpsdaemon
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func DriverRoot(ctx context.Context, dir string, faults ...Fault) error {
 	if err := errors.Join(os.MkdirAll(bin, 0o755), os.MkdirAll(lib, 0o755), os.WriteFile(filepath.Join(lib, "libcuda.so.1"), nil, 0o644)); err != nil {
 		return err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, Program), "github.com/gpu-dra/driver/pkg/sharing/mps/mpstest/fakemps")
+	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(bin, Program), "github.com/gpu-dra/driver/test/mpsdaemon/fakemps")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the stand-in of the control daemon: %w: %s", err, out)

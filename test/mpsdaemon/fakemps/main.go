@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,24 +23,24 @@ import (
 const server = "nvidia-cuda-mps-server"
 
 func main() {
-	if err := run(os.Args); err != nil {
+	if err := run(context.Background(), os.Args); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
 }
 
-func run(args []string) error {
+func run(ctx context.Context, args []string) error {
 	switch {
 	case filepath.Base(args[0]) == server:
 		for {
 			time.Sleep(time.Hour)
 		}
 	case slices.Contains(args, "--child"):
-		return serve()
+		return serve(ctx)
 	case slices.Contains(args, "-d"):
-		return daemonize(args)
+		return daemonize(ctx, args)
 	}
-	return frontEnd()
+	return frontEnd(ctx)
 }
 
 func fault(name string) bool {
@@ -54,7 +55,7 @@ func fault(name string) bool {
 func socket() string { return filepath.Join(os.Getenv("CUDA_MPS_PIPE_DIRECTORY"), "control") }
 
 // daemonize returns when the child listens, which it says by a byte on a pipe.
-func daemonize(args []string) error {
+func daemonize(ctx context.Context, args []string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -64,7 +65,7 @@ func daemonize(args []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self, append(args[1:], "--child")...)
+	cmd := exec.CommandContext(ctx, self, append(args[1:], "--child")...)
 	cmd.Args[0] = args[0]
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -87,12 +88,12 @@ type state struct {
 	servers []*exec.Cmd
 }
 
-func serve() error {
+func serve(ctx context.Context) error {
 	if fault("fails-to-start") {
 		log := filepath.Join(os.Getenv("CUDA_MPS_LOG_DIRECTORY"), "control.log")
 		return errors.Join(errors.New("told to fail"), os.WriteFile(log, []byte("Failed: told to fail\n"), 0o644))
 	}
-	listener, err := net.Listen("unix", socket())
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket())
 	if err != nil {
 		return err
 	}
@@ -112,13 +113,13 @@ func serve() error {
 		if fault("never-answers") {
 			continue
 		}
-		if done, err := s.answer(conn); done || err != nil {
+		if done, err := s.answer(ctx, conn); done || err != nil {
 			return err
 		}
 	}
 }
 
-func (s *state) answer(conn net.Conn) (done bool, err error) {
+func (s *state) answer(ctx context.Context, conn net.Conn) (done bool, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *state) answer(conn net.Conn) (done bool, err error) {
 			out += strconv.Itoa(c.Process.Pid) + "\n"
 		}
 	case "start_server":
-		out, err = s.start()
+		out, err = s.start(ctx)
 	case "set_default_active_thread_percentage":
 		if !fault("ignores-limits") {
 			s.threads = words[1] + ".0"
@@ -162,12 +163,12 @@ func (s *state) answer(conn net.Conn) (done bool, err error) {
 	return done, errors.Join(err, writeErr)
 }
 
-func (s *state) start() (string, error) {
+func (s *state) start(ctx context.Context) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.Command(self)
+	cmd := exec.CommandContext(ctx, self)
 	cmd.Args = []string{server}
 	if err := cmd.Start(); err != nil {
 		return "", err
@@ -176,8 +177,8 @@ func (s *state) start() (string, error) {
 	return strconv.Itoa(cmd.Process.Pid) + "\n", nil
 }
 
-func frontEnd() error {
-	conn, err := net.Dial("unix", socket())
+func frontEnd(ctx context.Context) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket())
 	if err != nil {
 		return fmt.Errorf("cannot find the control daemon: %w", err)
 	}
