@@ -75,12 +75,9 @@ func (l ledger) read(device string) (e entry, found bool, err error) {
 	case err != nil:
 		return e, false, fmt.Errorf("who uses device %s by MPS: %w", device, err)
 	}
-	if json.Unmarshal(data, &e) != nil {
+	if damaged := json.Unmarshal(data, &e); damaged != nil || e.Users == nil {
 		before := inventory.ComputeDefault
-		return entry{Before: &before, Users: map[string]holder{}}, true, nil
-	}
-	if e.Users == nil {
-		e.Users = map[string]holder{}
+		e = entry{Before: &before, Users: map[string]holder{}}
 	}
 	return e, true, nil
 }
