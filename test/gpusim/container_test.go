@@ -66,18 +66,33 @@ func (c *container) copy(from, to string) {
 
 func (c *container) mknod(name string, minor uint32) {
 	c.t.Helper()
-	do(c.t, unix.Mknod(filepath.Join(c.root, "dev", name), unix.S_IFCHR|0o666, int(unix.Mkdev(195, minor))))
+	c.mknodMajor(name, 195, minor)
+}
+
+func (c *container) mknodMajor(name string, major, minor uint32) {
+	c.t.Helper()
+	do(c.t, unix.Mknod(filepath.Join(c.root, "dev", name), unix.S_IFCHR|0o666, int(unix.Mkdev(major, minor))))
 }
 
 // smi runs nvidia-smi inside and returns its output and exit code.
 func (c *container) smi(args ...string) (string, int) {
 	c.t.Helper()
+	return c.run("--mount", "/usr/bin/nvidia-smi", args...)
+}
+
+// run runs a program inside, in a further namespace beside that of mounts.
+func (c *container) run(namespace, program string, args ...string) (string, int) {
+	c.t.Helper()
+	return outputOf(c.t, c.command(namespace, program, args...))
+}
+
+func (c *container) command(namespace, program string, args ...string) *exec.Cmd {
+	c.t.Helper()
 	script := `mount --bind "$1" "$2" && mount -o remount,bind,ro "$2" && shift 2 && exec chroot "$@"`
-	cmd := exec.CommandContext(c.t.Context(), "unshare", append([]string{
-		"--mount", "--propagation", "private", "sh", "-ec", script, "sh",
-		c.node.StateFile(), c.state, c.root, "/usr/bin/nvidia-smi",
+	return exec.CommandContext(c.t.Context(), "unshare", append([]string{
+		"--mount", namespace, "--fork", "--kill-child", "--propagation", "private", "sh", "-ec", script, "sh",
+		c.node.StateFile(), c.state, c.root, program,
 	}, args...)...)
-	return outputOf(c.t, cmd)
 }
 
 // outputOf runs a command that may fail and returns what it printed and its exit code.

@@ -91,15 +91,15 @@ func TestLibraryUnderSanitizers(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "exercise")
 			header, err := native.FindHeader(t.Context())
 			do(t, err)
-			args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-I" + filepath.Dir(header), "-o", program}, flags...)
-			args = append(args, "lib/testdata/exercise.c", "lib/testdata/exercise_mig.c", artifacts.Library, "-pthread")
+			args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-I" + filepath.Dir(header), "-Ilib", "-o", program}, flags...)
+			args = append(args, "lib/testdata/exercise.c", "lib/testdata/exercise_mig.c", "lib/testdata/exercise_clients.c", artifacts.Library, "-pthread")
 			if out, err := exec.CommandContext(t.Context(), "gcc", args...).CombinedOutput(); err != nil {
 				t.Fatalf("compile the exercise: %v\n%s", err, out)
 			}
 			for _, preset := range []string{"hgx-h100-8", "mixed"} {
-				node := gpusim.New(t, preset, gpusim.WithLibDir(artifacts.Dir))
+				node := gpusim.New(t, preset, gpusim.WithLibDir(artifacts.Dir), gpusim.WithFile(withLimits))
 				cmd := exec.CommandContext(t.Context(), program)
-				cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(node.Library()))
+				cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(node.Library()), "GPUSIM_CGROUP=/tmp")
 				out, exit := outputOf(t, cmd)
 				if want := fmt.Sprintln(node.GPUCount()); exit != 0 || out != want {
 					t.Errorf("%s: exit %d, want output %q:\n%s", preset, exit, want, out)

@@ -33,6 +33,7 @@ func children() map[string]child {
 		"mig":    migChild,
 		"walk":   walkChild,
 		"churn":  churnChild,
+		"limit":  limitChild,
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/gpu-dra/driver/test/gpusim/simstate"
 )
 
-//go:embed lib/*.c lib/*.h smi/*.c smi/*.h tool/*.c tool/*.h
+//go:embed lib/*.c lib/*.h smi/*.c smi/*.h tool/*.c tool/*.h mps/*.c mps/*.h mpsctl/*.c mpsctl/*.h mpssrv/*.c mpssrv/*.h client/*.c client/*.h
 var sources embed.FS
 
 // ErrNotANode says that a directory holds no simulated node.

@@ -73,7 +73,8 @@ func TestNVCDIWritesFullSpecs(t *testing.T) {
 			for _, want := range []string{
 				filepath.Join(lib, "libnvidia-ml.so."+version), filepath.Join(lib, "libcuda.so."+version),
 				// The state goes into containers without anybody asking for it.
-				filepath.Join(lib, "libnvidia-simstate.so."+version), "/usr/bin/nvidia-smi", "/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin",
+				filepath.Join(lib, "libnvidia-simstate.so."+version), "/usr/bin/nvidia-smi",
+				filepath.Join(lib, "libgpusim-client.so."+version), "/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-cuda-mps-server", "/lib/firmware/nvidia/" + version + "/gsp_ga10x.bin",
 			} {
 				if !slices.Contains(got.Mounts, want) {
 					t.Errorf("no mount of %s among %v", want, got.Mounts)

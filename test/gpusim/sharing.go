@@ -3,6 +3,8 @@ package gpusim
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 
 	"github.com/gpu-dra/driver/test/gpusim/simstate"
 )
@@ -61,4 +63,47 @@ func (n *Node) MIGComputeMode(number, gpuInstance, computeInstance int) (int, er
 		return nil
 	})
 	return mode, err
+}
+
+// MPSControl is the path of the node's nvidia-cuda-mps-control.
+func (n *Node) MPSControl() string {
+	return filepath.Join(n.layout.Driver(), "usr/bin/nvidia-cuda-mps-control")
+}
+
+// Client is the path of gpusim-client, a program that computes on a GPU as far as others see.
+func (n *Node) Client() string { return filepath.Join(n.layout.Driver(), "usr/bin/gpusim-client") }
+
+// ContainerClient is the path that gpusim-client has in a container with the driver's files.
+func (n *Node) ContainerClient() string {
+	return strings.TrimPrefix(n.layout.ContainerClient(), n.layout.Driver())
+}
+
+// Process is a client of a GPU.
+type Process struct {
+	PID int
+	// Name is its first argument.
+	Name string
+	// Device is the UUID of the GPU, or of the MIG device.
+	Device string
+	// Memory is in MiB.
+	Memory int
+}
+
+// Processes lists the clients of a GPU, as nvidia-smi on the host sees them.
+func (n *Node) Processes(number int) ([]Process, error) {
+	out, err := n.tool(number, "--query-compute-apps=pid,used_gpu_memory,gpu_uuid,process_name --format=csv,noheader,nounits")
+	if err != nil {
+		return nil, err
+	}
+	var list []Process
+	for line := range strings.Lines(out) {
+		var p Process
+		words := strings.SplitN(strings.TrimSpace(line), ", ", 4)
+		if _, err := fmt.Sscan(strings.Join(words[:3], " "), &p.PID, &p.Memory, &p.Device); err != nil {
+			return nil, fmt.Errorf("line %q: %w", line, err)
+		}
+		p.Name = words[3]
+		list = append(list, p)
+	}
+	return list, nil
 }

@@ -150,6 +150,19 @@ nvmlReturn_t sim_client_allocate(nvmlDevice_t device, long long mib)
 	return rc;
 }
 
+nvmlReturn_t sim_client_limit(nvmlDevice_t device, unsigned long long *bytes)
+{
+	struct sim_target target = {0};
+	nvmlReturn_t rc = sim_enter_target("nvmlDeviceGetOwnLimit", device, &target);
+	if (rc != NVML_SUCCESS)
+		return rc;
+	const struct sim_memory_limit *limit = sim_own_limit(target.gpu);
+	if (limit == NULL || limit->hard == NVML_DEVICE_MEMORY_LIMIT_MAX)
+		return NVML_ERROR_NOT_FOUND;
+	*bytes = limit->hard;
+	return NVML_SUCCESS;
+}
+
 nvmlReturn_t sim_client_kind(nvmlDevice_t device, unsigned int pid, unsigned int *kind)
 {
 	struct sim_target target = {0};

@@ -34,6 +34,8 @@ struct gpusim_functions {
 	/* Takes (or, negative, gives back) device memory. INSUFFICIENT_RESOURCES: the device or
 	 * the memory limit of this process's cgroup has no room. */
 	nvmlReturn_t (*allocate)(nvmlDevice_t device, long long mib);
+	/* The bytes that this process's cgroup may have of a device; NOT_FOUND without a limit. */
+	nvmlReturn_t (*limit)(nvmlDevice_t device, unsigned long long *bytes);
 	/* The kind of a client process of a device; 0 if it is none. */
 	nvmlReturn_t (*kind)(nvmlDevice_t device, unsigned int pid, unsigned int *kind);
 	/* The directory of device nodes. */

@@ -15,6 +15,7 @@ nvmlReturn_t sim_set_time_slice(nvmlDevice_t device, unsigned int slice);
 nvmlReturn_t sim_client_open(nvmlDevice_t device, enum gpusim_kind kind);
 nvmlReturn_t sim_client_close(nvmlDevice_t device);
 nvmlReturn_t sim_client_allocate(nvmlDevice_t device, long long mib);
+nvmlReturn_t sim_client_limit(nvmlDevice_t device, unsigned long long *bytes);
 nvmlReturn_t sim_client_kind(nvmlDevice_t device, unsigned int pid, unsigned int *kind);
 
 #endif

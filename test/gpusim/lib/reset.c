@@ -55,6 +55,7 @@ static const struct gpusim_functions functions = {
 	.open = sim_client_open,
 	.close = sim_client_close,
 	.allocate = sim_client_allocate,
+	.limit = sim_client_limit,
 	.kind = sim_client_kind,
 	.nodes = nodes,
 };

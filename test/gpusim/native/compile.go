@@ -28,6 +28,9 @@ type Tool struct {
 func Tools() []Tool {
 	return []Tool{
 		{"nvidia-smi", []string{"smi"}},
+		{"nvidia-cuda-mps-control", []string{"mps", "mpsctl"}},
+		{"nvidia-cuda-mps-server", []string{"mps", "mpssrv"}},
+		{"gpusim-client", []string{"mps", "client"}},
 	}
 }
 
@@ -72,7 +75,7 @@ func compile(ctx context.Context, opts Options, work string, sources map[string]
 	}
 	for _, tool := range Tools() {
 		// Its own start file instead of the compiler's: see tool/start.c.
-		args := append(append([]string{}, base...), "-Itool", "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed", "-l:libdl.so.2",
+		args := append(append([]string{}, base...), "-Itool", "-Imps", "-nostartfiles", "-fPIE", "-pie", "-Wl,--no-as-needed", "-l:libdl.so.2",
 			"-Wl,--as-needed", "-o", tool.Name)
 		if err := run(ctx, opts.Compiler, work, append(args, tool.sourcesOf(names)...)); err != nil {
 			return fmt.Errorf("build %s: %w", tool.Name, err)

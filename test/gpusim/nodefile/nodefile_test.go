@@ -40,8 +40,12 @@ func resolve(t *testing.T, text string) *nodefile.Node {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	node := resolve(t, minimal)
-	if got := node.Driver; got != (nodefile.Driver{Version: "580.105.08", NVML: "13.580.105.08", CUDA: "13.0", Branch: "r580_00"}) {
-		t.Errorf("driver %+v", got)
+	wantDriver := nodefile.Driver{
+		Version: "580.105.08", NVML: "13.580.105.08", CUDA: "13.0", Branch: "r580_00",
+		Lacks: []string{"nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"},
+	}
+	if diff := cmp.Diff(wantDriver, node.Driver); diff != "" {
+		t.Errorf("driver (-want +got):\n%s", diff)
 	}
 	if node.CUDA != 13000 || node.PeerMaxLevel != nodefile.LevelPHB || node.Majors != (nodefile.Majors{GPU: 195, UVM: 510, Caps: 236}) {
 		t.Errorf("cuda %d, peer level %d, majors %+v", node.CUDA, node.PeerMaxLevel, node.Majors)

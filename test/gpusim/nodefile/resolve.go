@@ -147,6 +147,9 @@ func levelNames() map[string]Level {
 	return map[string]Level{"PIX": LevelPIX, "PXB": LevelPXB, "PHB": LevelPHB, "NODE": LevelNode, "SYS": LevelSystem}
 }
 
+// memoryLimitsSince is the CUDA version whose NVML has limits of device memory by cgroup.
+const memoryLimitsSince = 13040
+
 func (r *resolver) driver(path *field.Path) {
 	d := &r.node.Driver
 	if d.Version == "" || len(d.Version) > 79 || strings.ContainsAny(d.Version, "/ \n*?[") {
@@ -157,6 +160,9 @@ func (r *resolver) driver(path *field.Path) {
 		r.bad(path.Child("cuda"), d.CUDA, "must be a CUDA version such as 13.0")
 	}
 	r.node.CUDA = 1000*major + 10*minor
+	if r.node.CUDA < memoryLimitsSince {
+		d.Lacks = append(slices.Clone(d.Lacks), "nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1")
+	}
 	if d.NVML == "" {
 		d.NVML = fmt.Sprintf("%d.%s", major, d.Version)
 	}

@@ -41,9 +41,12 @@ type File struct {
 type Driver struct {
 	Version string `json:"version"`
 	// NVML defaults to the major CUDA version, a dot, and Version.
-	NVML   string `json:"nvml,omitempty"`
-	CUDA   string `json:"cuda"`
-	Branch string `json:"branch,omitempty"`
+	NVML string `json:"nvml,omitempty"`
+	CUDA string `json:"cuda"`
+	// Lacks names functions of nvml.h that this version does not have yet. Those of memory
+	// limits come with CUDA 13.4 and need not be named.
+	Lacks  []string `json:"lacks,omitempty"`
+	Branch string   `json:"branch,omitempty"`
 }
 
 // Majors are device major numbers. Zero means the number that real machines show.

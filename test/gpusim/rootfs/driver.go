@@ -68,6 +68,9 @@ func (b *Builder) management() error {
 	if err := copyFile(b.Native.Library, filepath.Join(b.Lib(), name), 0o644); err != nil {
 		return err
 	}
+	if err := hideSymbols(filepath.Join(b.Lib(), name), b.Node.Driver.Lacks); err != nil {
+		return err
+	}
 	if err := link(name, filepath.Join(b.Lib(), "libnvidia-ml.so.1")); err != nil {
 		return err
 	}
@@ -79,7 +82,19 @@ func (b *Builder) management() error {
 			return err
 		}
 	}
+	if client, ok := b.Native.Programs[clientName]; ok {
+		return copyFile(client, b.ContainerClient(), 0o755)
+	}
 	return nil
+}
+
+// clientName is the program that stands for one that computes.
+const clientName = "gpusim-client"
+
+// ContainerClient is a second file of gpusim-client, among the libraries and named like one:
+// tools that collect a driver's libraries by version take it into containers with them.
+func (l Layout) ContainerClient() string {
+	return filepath.Join(l.Lib(), "libgpusim-client.so."+l.Version)
 }
 
 // programParts names the part that a node file leaves out for each optional program.
@@ -134,8 +149,6 @@ func (b *Builder) otherFiles() error {
 	}{
 		{"usr/bin/nvidia-persistenced", script, 0o755, "persistenced"},
 		{"usr/bin/nvidia-debugdump", script, 0o755, ""},
-		{"usr/bin/nvidia-cuda-mps-control", script, 0o755, "mps"},
-		{"usr/bin/nvidia-cuda-mps-server", script, 0o755, "mps"},
 		{"lib/firmware/nvidia/" + b.Version + "/gsp_ga10x.bin", "simulated\n", 0o644, "firmware"},
 		{"lib/firmware/nvidia/" + b.Version + "/gsp_tu10x.bin", "simulated\n", 0o644, "firmware"},
 		{"usr/share/glvnd/egl_vendor.d/10_nvidia.json", "{\"file_format_version\": \"1.0.0\", \"ICD\": {\"library_path\": \"libEGL_nvidia.so.0\"}}\n", 0o644, "graphics"},

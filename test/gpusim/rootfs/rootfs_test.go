@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,15 +33,16 @@ func builder(t *testing.T, preset string, change func(*nodefile.File)) *rootfs.B
 	}
 	node, err := nodefile.Resolve(file)
 	must(t, err)
-	stub := filepath.Join(t.TempDir(), "stub.so")
-	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-nostdlib", "-Wl,-soname,"+rootfs.StubName, "-o", stub, "-x", "c", "/dev/null").CombinedOutput()
+	stub, source := filepath.Join(t.TempDir(), "stub.so"), filepath.Join(t.TempDir(), "stub.c")
+	must(t, os.WriteFile(source, []byte("void nvmlDeviceSetMemoryLimits_v1(void) {}\nvoid nvmlDeviceGetMemoryLimits_v1(void) {}\nvoid nvmlInit_v2(void) {}\n"), 0o644))
+	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-nostdlib", "-Wl,-soname,"+rootfs.StubName, "-o", stub, "-x", "c", source).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return &rootfs.Builder{
 		Layout: rootfs.Layout{Dir: t.TempDir(), Version: node.Driver.Version},
 		Node:   node,
-		Native: rootfs.Native{Library: stub, Stub: stub, Programs: map[string]string{"nvidia-smi": stub}},
+		Native: rootfs.Native{Library: stub, Stub: stub, Programs: map[string]string{"nvidia-smi": stub, "nvidia-cuda-mps-control": stub, "gpusim-client": stub}},
 	}
 }
 
@@ -294,5 +296,50 @@ func TestProcInformation(t *testing.T) {
 	}
 	if got := read(t, filepath.Join(b.Proc(), "driver/nvidia/version")); !strings.Contains(got, " 580.105.08 ") {
 		t.Errorf("version:\n%s", got)
+	}
+}
+
+// symbols lists what a root's library exports.
+func symbols(t *testing.T, b *rootfs.Builder) []string {
+	t.Helper()
+	library, err := elf.Open(filepath.Join(b.Lib(), "libnvidia-ml.so.1"))
+	must(t, err)
+	defer library.Close()
+	all, err := library.DynamicSymbols()
+	must(t, err)
+	var out []string
+	for _, symbol := range all {
+		if symbol.Name != "" {
+			out = append(out, symbol.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestSymbolsOfOlderDrivers(t *testing.T) {
+	t.Parallel()
+	all := []string{"nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1", "nvmlInit_v2"}
+	for _, test := range []struct {
+		name  string
+		cuda  string
+		lacks []string
+		want  []string
+	}{
+		{"with memory limits", "13.4", nil, all},
+		{"before them", "13.3", nil, all[2:]},
+		{"as the node file says", "13.4", []string{"nvmlInit_v2"}, all[:2]},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := created(t, "t4-4", func(f *nodefile.File) { f.Driver.CUDA, f.Driver.Lacks = test.cuda, test.lacks })
+			if diff := cmp.Diff(test.want, symbols(t, b)); diff != "" {
+				t.Errorf("symbols of CUDA %s without %v (-want +got):\n%s", test.cuda, test.lacks, diff)
+			}
+		})
+	}
+	err := builder(t, "t4-4", func(f *nodefile.File) { f.Driver.Lacks = []string{"nvmlColor"} }).Create()
+	if err == nil || !strings.Contains(err.Error(), `driver.lacks: nvml.h declares no function "nvmlColor"`) {
+		t.Errorf("an unknown function is lacking: %v", err)
 	}
 }

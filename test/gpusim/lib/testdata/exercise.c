@@ -195,6 +195,7 @@ int main(void)
 	wrong_versions(device);
 	wild_handles(device);
 	event_sets(device);
+	exercise_clients(device);
 	for (int i = 0; i < 4; i++)
 		pthread_create(&threads[i], NULL, hammer, NULL);
 	for (int i = 0; i < 4; i++)

@@ -16,4 +16,7 @@ void expect_number(const char *what, unsigned long long got, unsigned long long 
 /* exercise_mig.c: on a board with seven slices that changes its mode at once. */
 void exercise_mig(nvmlDevice_t device);
 
+/* exercise_clients.c: on a board that this process alone uses. */
+void exercise_clients(nvmlDevice_t device);
+
 #endif
