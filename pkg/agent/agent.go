@@ -35,6 +35,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/probes"
+	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
 )
 
@@ -66,6 +67,7 @@ type Agent struct {
 	specs      *cdi.Dir
 	base       *cdi.Base
 	engine     *prepare.Engine
+	reconciler *reconcile.Reconciler
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
 	serving    atomic.Bool
@@ -162,7 +164,6 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	}
 	a.removeStaleSockets(serving)
 	a.removeTemps(serving)
-	a.removeOrphans(serving)
 	a.firstScan(signal, serving)
 	if signal.Err() != nil {
 		return nil
@@ -348,8 +349,10 @@ func (a *Agent) publish(ctx context.Context) error {
 		lease.Release()
 	}()
 	klog.FromContext(ctx).Info("This instance publishes the node's slices")
+	var group errgroup.Group
+	group.Go(func() error { a.reconciler.Run(ctx); return nil })
 	a.publisher.Load().Run(ctx)
-	return nil
+	return group.Wait()
 }
 
 // checks are the questions of the probes.

@@ -100,9 +100,14 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 		Handlers:    a.withMPS(a.shared(a.handlers(tree))),
 		Executors:   merged(a.executors(ctx), a.shareExecutors(boot), a.mpsExecutors()),
 		Quarantined: a.reporter.Quarantined,
+		Waiting:     func() { a.reconciler.Hint() },
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
 	})
+	if err != nil {
+		return err
+	}
+	a.reconciler, err = a.newReconciler(tree)
 	return err
 }
 

@@ -56,6 +56,10 @@ func (a *Agent) executors(ctx context.Context) map[string]prepare.Executor {
 	return map[string]prepare.Executor{
 		migsteps.KindMode:     mode,
 		migsteps.KindOff:      migsteps.Off{Mode: mode},
-		migsteps.KindInstance: migsteps.Instance{Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience},
+		migsteps.KindInstance: a.migInstance(),
 	}
+}
+
+func (a *Agent) migInstance() migsteps.Instance {
+	return migsteps.Instance{Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience}
 }

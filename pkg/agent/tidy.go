@@ -40,7 +40,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	if !a.nothingPrepared(ctx) {
 		return
 	}
-	a.removeOrphans(ctx)
+	a.reconciler.Sweep(ctx)
 	var errs []error
 	// Nobody else is here, so every socket of ours is of a killed instance, however young.
 	for _, path := range a.sockets() {

@@ -66,6 +66,10 @@ type Config struct {
 	RescanInterval   time.Duration
 	HolderWait       time.Duration
 	ShutdownDeadline time.Duration
+
+	ReconcileInterval time.Duration
+	OrphanGrace       time.Duration
+	WatchOpenDevices  bool
 }
 
 // Default is the configuration of a node whose driver is installed in the host's own tree.
@@ -90,6 +94,8 @@ func Default() *Config {
 		RescanInterval:     15 * time.Second,
 		HolderWait:         15 * time.Second,
 		ShutdownDeadline:   40 * time.Second,
+		ReconcileInterval:  time.Minute,
+		OrphanGrace:        30 * time.Second,
 	}
 }
 
@@ -125,6 +131,9 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RescanInterval, "rescan-interval", c.RescanInterval, "Time between two looks at the hardware.")
 	fs.DurationVar(&c.HolderWait, "holder-wait", c.HolderWait, "How long a prepare waits for a device whose former claim is still being torn down. Under the kubelet's 45 s.")
 	fs.DurationVar(&c.ShutdownDeadline, "shutdown-deadline", c.ShutdownDeadline, "How long calls in flight may take to end after SIGTERM.")
+	fs.DurationVar(&c.ReconcileInterval, "reconcile-interval", c.ReconcileInterval, "Time between two looks for what nobody owns: records whose claim is gone, partitions and files without a record.")
+	fs.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace, "How long a claim must be gone before it is undone without the kubelet, which tears a pod down after its claim may be gone already.")
+	fs.BoolVar(&c.WatchOpenDevices, "watch-open-devices", c.WatchOpenDevices, "Before a claim that is gone is undone, look in /proc for programs that have its GPUs open. Needs the host's pid namespace.")
 }
 
 // EnvName is the environment variable of a flag: upper case, dashes to underscores.
@@ -232,6 +241,12 @@ func (c *Config) checkLimits(f *faults) {
 	}
 	if c.HolderWait < 0 || c.HolderWait > 40*time.Second {
 		f.add("holder-wait", c.HolderWait, "from 0s to 40s: the kubelet gives up after 45s")
+	}
+	if c.ReconcileInterval < time.Second {
+		f.add("reconcile-interval", c.ReconcileInterval, "at least 1s")
+	}
+	if c.OrphanGrace < 0 {
+		f.add("orphan-grace", c.OrphanGrace, "at least 0s")
 	}
 	if c.ShutdownDeadline < 0 {
 		f.add("shutdown-deadline", c.ShutdownDeadline, "at least 0s")

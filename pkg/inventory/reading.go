@@ -15,6 +15,8 @@ var (
 	ErrLost = errors.New("GPU is lost")
 	// ErrHung: a call into the driver did not come back within its bound.
 	ErrHung = errors.New("call into the driver hangs")
+	// ErrNoDriver: there is no GPU driver that could be asked, so nothing uses a GPU.
+	ErrNoDriver = errors.New("there is no GPU driver")
 	// ErrTransient: the driver works, and answered a question about the node as a whole with an
 	// error that may be gone the next time. It says nothing about the GPUs.
 	ErrTransient = errors.New("the driver failed to answer")

@@ -77,6 +77,9 @@ type Metrics struct {
 	driverUp     prometheus.Gauge
 	registered   prometheus.Gauge
 	leader       prometheus.Gauge
+	undone       prometheus.Counter
+	kept         prometheus.Gauge
+	leftovers    prometheus.Counter
 }
 
 // callBuckets resolve a prepare of a millisecond as well as one that waits for hardware; the
@@ -112,6 +115,9 @@ func New(version string) *Metrics {
 		driverUp:   gauge("gpu_driver_up", "1 while the GPU driver's library answers."),
 		registered: gauge("kubelet_registered", "1 while the kubelet has accepted the registration."),
 		leader:     gauge("publishing", "1 in the instance that publishes this node's slices."),
+		undone:     counter("orphans_undone_total", "Claims that were gone and were undone without the kubelet."),
+		kept:       gauge("orphans_kept", "Claims that are gone and keep devices: in use, or a step cannot be undone."),
+		leftovers:  counter("leftovers_removed_total", "Files and partitions removed because no claim's record accounted for them."),
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info",
@@ -120,6 +126,7 @@ func New(version string) *Metrics {
 	build.WithLabelValues(version).Set(1)
 	m.registry.MustRegister(build, m.duration, m.inFlight, m.failures, m.devices, m.unusable,
 		m.published, m.lastPublish, m.omitted, m.quarantined, m.scanDuration, m.driverUp, m.registered, m.leader,
+		m.undone, m.kept, m.leftovers,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.initialise()
 	return m
@@ -210,6 +217,15 @@ func (m *Metrics) Omitted(n int) { m.omitted.Add(float64(n)) }
 
 // Quarantined counts records that were set aside.
 func (m *Metrics) Quarantined(n int) { m.quarantined.Add(float64(n)) }
+
+// OrphanUndone counts a claim that was undone without the kubelet.
+func (m *Metrics) OrphanUndone() { m.undone.Inc() }
+
+// OrphansKept sets the number of claims that are gone and keep devices.
+func (m *Metrics) OrphansKept(n int) { m.kept.Set(float64(n)) }
+
+// LeftoverRemoved counts a thing that no record accounted for.
+func (m *Metrics) LeftoverRemoved() { m.leftovers.Inc() }
 
 // Registered tells whether the kubelet has accepted this instance.
 func (m *Metrics) Registered(yes bool) { m.registered.Set(boolValue(yes)) }

@@ -84,6 +84,9 @@ type Config struct {
 	Executors map[string]Executor
 	// Quarantined is told of a record that could not be used and where it was put; may be nil.
 	Quarantined func(ctx context.Context, path string, err error)
+	// Waiting is told that a prepare waits for a device that another claim has; may be nil. It
+	// must not block.
+	Waiting func()
 	// HolderWait is how long a prepare waits for a device whose former claim is still being
 	// unprepared; 0 means 10 s.
 	HolderWait time.Duration

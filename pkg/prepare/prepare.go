@@ -312,7 +312,7 @@ func (e *Engine) takeGPUs(ctx context.Context, plan claims.Plan) (unlock func(),
 	for _, gpu := range planGPUs(plan.Devices) {
 		keys = append(keys, gpuKey(gpu))
 	}
-	start := time.Now()
+	start, told := time.Now(), e.Waiting == nil
 	limit, cancel := context.WithTimeout(ctx, e.HolderWait)
 	defer cancel()
 	for {
@@ -328,6 +328,10 @@ func (e *Engine) takeGPUs(ctx context.Context, plan claims.Plan) (unlock func(),
 		unlock()
 		if err != nil {
 			return nil, err
+		}
+		if !told {
+			e.Waiting()
+			told = true
 		}
 		select {
 		case <-changed:

@@ -16,6 +16,9 @@ const (
 	DriverHung        Reason = "GPUDriverHung"
 	SlicesRefused     Reason = "SlicesRefused"
 	RecordQuarantined Reason = "RecordQuarantined"
+	OrphanUndone      Reason = "OrphanUndone"
+	OrphanKept        Reason = "OrphanKept"
+	LeftoverRemoved   Reason = "LeftoverRemoved"
 )
 
 // Description explains a Reason in the reference page.
@@ -70,6 +73,18 @@ func Descriptions() []Description {
 			RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
 			"Keep the file for a report. Pods that run are not affected.",
 		},
+		{
+			OrphanUndone, "Node", "A claim that is gone, and that the kubelet did not unprepare, was undone: its devices are free.",
+			"Nothing. Where it happens often, look why the kubelet did not: it was down, or lost its state.",
+		},
+		{
+			OrphanKept, "Node", "A claim is gone and still has devices: programs have them open, or a step cannot be undone.",
+			"End the programs that the note names, or mend what it says. The claim is undone at the next look after that.",
+		},
+		{
+			LeftoverRemoved, "Node", "A file or partition of this driver was removed, since no claim's record accounts for it.",
+			"Nothing. It was left by a process that was killed, or by a record that was lost.",
+		},
 	}
 }
 
@@ -84,6 +99,8 @@ func (r Reason) action() string {
 		return "Publish"
 	case RecordQuarantined:
 		return "Recover"
+	case OrphanUndone, OrphanKept, LeftoverRemoved:
+		return "Reconcile"
 	}
 	return "Scan"
 }

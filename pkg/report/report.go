@@ -31,6 +31,9 @@ type Recorder interface {
 type Meter interface {
 	Omitted(n int)
 	Quarantined(n int)
+	OrphanUndone()
+	OrphansKept(n int)
+	LeftoverRemoved()
 }
 
 // Reporter tells people what happened on one node.
@@ -124,6 +127,32 @@ func (r *Reporter) Quarantined(ctx context.Context, file string, err error) {
 	r.meter.Quarantined(1)
 	r.event(r.node, corev1.EventTypeWarning, RecordQuarantined,
 		fmt.Sprintf("A claim record cannot be read and was set aside as %s: %v", file, err))
+}
+
+// OrphanUndone tells that a claim was undone that the kubelet did not unprepare.
+func (r *Reporter) OrphanUndone(ctx context.Context, claim claims.Ref, reason string) {
+	r.meter.OrphanUndone()
+	note := fmt.Sprintf("Claim %s/%s (UID %s) was undone without the kubelet: %s", claim.Namespace, claim.Name, claim.UID, reason)
+	klog.FromContext(ctx).Info(note)
+	r.event(r.node, corev1.EventTypeNormal, OrphanUndone, note)
+}
+
+// OrphansKept tells which claims are gone and have devices all the same, with the reason.
+func (r *Reporter) OrphansKept(ctx context.Context, kept map[claims.Ref]string) {
+	current := make(map[string]string, len(kept))
+	for claim, reason := range kept {
+		current[string(claim.UID)] = fmt.Sprintf("Claim %s/%s (UID %s) keeps its devices: %s", claim.Namespace, claim.Name, claim.UID, reason)
+	}
+	r.meter.OrphansKept(len(kept))
+	r.lasting(ctx, OrphanKept, current)
+}
+
+// LeftoverRemoved tells that a thing was removed that no record accounted for.
+func (r *Reporter) LeftoverRemoved(ctx context.Context, kind, id string) {
+	r.meter.LeftoverRemoved()
+	note := fmt.Sprintf("Removed %s %s: no claim's record accounts for it", kind, id)
+	klog.FromContext(ctx).Info(note)
+	r.event(r.node, corev1.EventTypeNormal, LeftoverRemoved, note)
 }
 
 // lasting tells those of the current conditions that were not told yet, forgets those that are

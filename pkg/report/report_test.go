@@ -49,10 +49,13 @@ func (r *recorder) take() []sent {
 	return events
 }
 
-type meter struct{ omitted, quarantined int }
+type meter struct{ omitted, quarantined, undone, kept, removed int }
 
 func (m *meter) Omitted(n int)     { m.omitted += n }
 func (m *meter) Quarantined(n int) { m.quarantined += n }
+func (m *meter) OrphanUndone()     { m.undone++ }
+func (m *meter) OrphansKept(n int) { m.kept = n }
+func (m *meter) LeftoverRemoved()  { m.removed++ }
 
 func newReporter() (*Reporter, *recorder, *meter) {
 	r, m := &recorder{}, &meter{}
@@ -173,5 +176,29 @@ func TestEveryReasonIsDescribedOnce(t *testing.T) {
 		if described[r] != 1 {
 			t.Errorf("%s is described %d times", r, described[r])
 		}
+	}
+}
+
+func TestOrphans(t *testing.T) {
+	r, events, m := newReporter()
+	a := claims.Ref{Namespace: "ns", Name: "a", UID: "ua"}
+	kept := map[claims.Ref]string{a: "in use by process 7"}
+	r.OrphansKept(t.Context(), kept)
+	r.OrphansKept(t.Context(), kept) // told once
+	r.OrphanUndone(t.Context(), a, "it does not exist any more")
+	r.OrphansKept(t.Context(), nil)
+	r.OrphansKept(t.Context(), kept) // and again when it came back
+	r.LeftoverRemoved(t.Context(), "CDI spec", "ub")
+	want := []sent{
+		{"node node-0", "Warning", "OrphanKept", "Reconcile", "Claim ns/a (UID ua) keeps its devices: in use by process 7"},
+		{"node node-0", "Normal", "OrphanUndone", "Reconcile", "Claim ns/a (UID ua) was undone without the kubelet: it does not exist any more"},
+		{"node node-0", "Warning", "OrphanKept", "Reconcile", "Claim ns/a (UID ua) keeps its devices: in use by process 7"},
+		{"node node-0", "Normal", "LeftoverRemoved", "Reconcile", "Removed CDI spec ub: no claim's record accounts for it"},
+	}
+	if diff := cmp.Diff(want, events.take()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if m.undone != 1 || m.kept != 1 || m.removed != 1 {
+		t.Errorf("counted %+v", *m)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -72,6 +73,7 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.SliceVocabulary, want.ListAttributes, want.DeviceMetadata = "minimal", true, false
 	want.MIGDevices = config.MIGOnDemand
 	want.RescanInterval *= 4
+	want.ReconcileInterval, want.OrphanGrace, want.WatchOpenDevices = 5*time.Minute, 90*time.Second, true
 	want.APIQPS, want.APIBurst = 50.5, 75
 	want.HTTPAddress, want.HealthAddress = "0.0.0.0:9090", ""
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -94,7 +96,8 @@ func TestPodStaysOffTheHost(t *testing.T) {
 		t.Run(filepath.Base(set), func(t *testing.T) {
 			daemonSet, container := pluginOf(t, valuesFrom(set))
 			pod := daemonSet.Spec.Template.Spec
-			if pod.HostNetwork || pod.HostPID || pod.HostIPC {
+			// A value asks for the host's processes, to see who has a GPU open.
+			if pod.HostNetwork || pod.HostIPC || pod.HostPID != settings(t, container).WatchOpenDevices {
 				t.Error("the pod shares a namespace with the host")
 			}
 			for _, port := range container.Ports {

@@ -1,9 +1,11 @@
 package process_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,22 +54,28 @@ func ways() []way {
 		{"unprepare", nothing, func(c cell) { unprepare(c, c.bed, c.claim) }},
 		{"claim deleted", func(c cell) {
 			must(c, c.bed.Client.ResourceV1().ResourceClaims("default").Delete(c.Context(), c.claim.Name, metav1.DeleteOptions{}))
-		}, orphaned},
+		}, healed},
 		{"reboot, prepare again", reboot, again},
 		{"reboot, unprepare", reboot, func(c cell) { unprepare(c, c.bed, c.claim) }},
 	}
 }
 
-// orphaned is a claim that is gone and that nobody unprepares. As long as there is a record it
-// owns its GPUs, and whoever wants them is told; where there is none, nobody does.
-func orphaned(c cell) {
-	if c.bed.Record(c.claim.UID) {
-		refused(c, c.bed, c.other, c.claim.Name, string(c.claim.UID))
-	} else {
-		prepare(c, c.bed, c.other, c.gpus[0])
-		unprepare(c, c.bed, c.other)
-	}
-	unprepare(c, c.bed, c.claim) // by its UID alone
+// healed is a claim that is gone and that nobody unprepares: it is undone all the same.
+func healed(c cell) {
+	c.bed.Eventually("the claim is undone", func() error {
+		if c.bed.Record(c.claim.UID) {
+			return errors.New("there is a record")
+		}
+		return nil
+	})
+	prepare(c, c.bed, c.other, c.gpus[0])
+	unprepare(c, c.bed, c.other)
+	c.bed.Eventually("nothing is left", func() error {
+		if left := settled(c.bed); len(left) > 0 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
 }
 
 // calls are the two that can be cut short.
@@ -109,7 +117,8 @@ type matrix struct {
 }
 
 func (m *matrix) start() {
-	m.plugin = m.bed.Start(process.Flag("holder-wait", "1ms"), process.Flag("rescan-interval", "1h"))
+	m.plugin = m.bed.Start(process.Flag("holder-wait", "1ms"), process.Flag("rescan-interval", "1h"),
+		process.Flag("orphan-grace", "0s"), process.Flag("reconcile-interval", "1s"))
 }
 
 func (m *matrix) run() {
@@ -175,11 +184,14 @@ func (m *matrix) row(point int, w way) (hit bool) {
 // cleanButTemporary allows files that a write was cut short in: a later start sweeps them.
 func cleanButTemporary(t testing.TB, b *process.Bed) {
 	t.Helper()
-	for _, f := range b.Leftovers() {
-		if !strings.HasPrefix(filepath.Base(f), ".") {
-			t.Errorf("left behind: %s", f)
-		}
+	for _, f := range settled(b) {
+		t.Errorf("left behind: %s", f)
 	}
+}
+
+// settled lists what is left behind, but for files that a write was cut short in.
+func settled(b *process.Bed) []string {
+	return slices.DeleteFunc(b.Leftovers(), func(f string) bool { return strings.HasPrefix(filepath.Base(f), ".") })
 }
 
 // age makes every temporary file an hour old.

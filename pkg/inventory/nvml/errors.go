@@ -36,7 +36,9 @@ func (e *CallError) Is(target error) bool {
 		return target == inventory.ErrNoSuchGPU
 	case nvml.ERROR_RESET_REQUIRED:
 		return target == inventory.ErrNeedsReset
-	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return target == errSessionEnded || target == inventory.ErrNoDriver
+	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return target == errSessionEnded
 	}
 	return false

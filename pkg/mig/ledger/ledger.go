@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -207,6 +208,11 @@ func (l *Ledger) all() map[pci.Address]Entry {
 		}
 	}
 	return entries
+}
+
+// Entries are those of this boot, sorted by address. What cannot be read is left out.
+func (l *Ledger) Entries() []Entry {
+	return slices.SortedFunc(maps.Values(l.all()), func(a, b Entry) int { return a.PCI.Compare(b.PCI) })
 }
 
 // Empty tells whether nothing is remembered of this boot.

@@ -134,6 +134,8 @@ func (e Mode) off(ctx context.Context, gpu inventory.GPUID) error {
 	}
 	state, err := e.Hardware.MIG(ctx, gpu)
 	switch {
+	case errors.Is(err, inventory.ErrNoDriver):
+		return nil // the ledger still knows
 	case err != nil && !gone(err):
 		return err
 	case err == nil && len(state.Instances) > 0:

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"os"
+
+	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
+	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
+	"github.com/gpu-dra/driver/pkg/reconcile"
+	"github.com/gpu-dra/driver/pkg/reconcile/apiclaims"
+	"github.com/gpu-dra/driver/pkg/reconcile/leftover"
+	"github.com/gpu-dra/driver/pkg/reconcile/usage"
+)
+
+// lookupQPS limits the questions about claims, of which a node may have hundreds: prepares have
+// the API server first.
+const lookupQPS = 20
+
+// newReconciler makes what undoes claims that are gone and things that nobody owns.
+func (a *Agent) newReconciler(tree *sysfs.Tree) (*reconcile.Reconciler, error) {
+	c := a.config
+	slow := *c
+	slow.APIQPS, slow.APIBurst = lookupQPS, lookupQPS
+	client, err := newClient(&slow, a.version, a.gate)
+	if err != nil {
+		return nil, err
+	}
+	users := usage.Users{Hardware: a.library}
+	if c.WatchOpenDevices {
+		users.Openers = usage.Proc{Root: "/proc", Numbers: tree, Self: os.Getpid()}
+	}
+	instance := a.migInstance()
+	// What is left over has no pod that may yet end.
+	instance.Patience = 0
+	return reconcile.New(reconcile.Config{
+		Journal: a.journal,
+		Claims: apiclaims.Lookup{
+			In:     func(namespace string) apiclaims.Getter { return client.ResourceV1().ResourceClaims(namespace) },
+			Driver: c.DriverName, Pool: c.NodeName,
+		},
+		Users:  users,
+		Engine: a.engine,
+		Owners: []reconcile.Owner{
+			leftover.Specs{Dir: a.specs},
+			leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName},
+			leftover.Metadata{Dir: a.stateDir(metadataDir)},
+			migsteps.Owner{Instance: instance},
+		},
+		Reporter: a.reporter,
+		Interval: c.ReconcileInterval,
+		Grace:    c.OrphanGrace,
+	}), nil
+}

@@ -1,0 +1,96 @@
+package migsteps
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/mig"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
+	"github.com/gpu-dra/driver/pkg/reconcile"
+)
+
+// Owner knows the instances that the ledger says are ours. A record that was lost leaves its
+// instance behind, and nobody but the ledger knows of it.
+type Owner struct{ Instance Instance }
+
+var _ reconcile.Owner = Owner{}
+
+// Kind implements reconcile.Owner.
+func (Owner) Kind() string { return "partition" }
+
+// Things implements reconcile.Owner.
+func (o Owner) Things(context.Context) ([]reconcile.Thing, error) {
+	var things []reconcile.Thing
+	for _, e := range o.Instance.Ledger.Entries() {
+		for _, i := range e.Instances {
+			things = append(things, reconcile.Thing{ID: thingID(e, i), GPU: e.PCI})
+		}
+	}
+	return things, nil
+}
+
+// thingID is "<address>/<UUID>/<profile>/<start>+<size>".
+func thingID(e ledger.Entry, i ledger.Instance) string {
+	return fmt.Sprintf("%s/%s/%d/%d+%d", e.PCI, e.GPUUUID, i.Profile, i.Start, i.Size)
+}
+
+// Accounts implements reconcile.Owner. A record that was rebuilt has no steps; the device that it
+// names accounts for the instance as well.
+func (o Owner) Accounts(r *journal.Record, t reconcile.Thing) bool {
+	p, err := parseThing(t)
+	if err != nil {
+		return true
+	}
+	for _, d := range r.Devices {
+		if d.PCI != t.GPU || d.AdminAccess {
+			continue
+		}
+		if d.Partition == "" && d.Kind == string(device.KindMIG) {
+			return true // nobody knows which
+		}
+		_, at, err := mig.ParseKey(d.Partition)
+		if err == nil && at.Overlaps(p.instance().Placement()) {
+			return true
+		}
+	}
+	return false
+}
+
+// Remove implements reconcile.Owner.
+func (o Owner) Remove(ctx context.Context, t reconcile.Thing) error {
+	p, err := parseThing(t)
+	if err != nil {
+		return err
+	}
+	params, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("partition %s: %w", t.ID, err)
+	}
+	return o.Instance.Undo(ctx, params, nil)
+}
+
+func parseThing(t reconcile.Thing) (instanceParams, error) {
+	p := instanceParams{gpuParams: gpuParams{PCI: t.GPU}}
+	fields := strings.Split(t.ID, "/")
+	if len(fields) != 4 {
+		return p, fmt.Errorf("%q does not name a partition", t.ID)
+	}
+	p.GPUUUID = fields[1]
+	var err error
+	if p.Profile, err = strconv.Atoi(fields[2]); err != nil {
+		return p, fmt.Errorf("profile of partition %q: %w", t.ID, err)
+	}
+	var at inventory.MIGPlacement
+	if _, at, err = mig.ParseKey("p:" + fields[3]); err != nil {
+		return p, fmt.Errorf("place of partition %q: %w", t.ID, err)
+	}
+	p.Start, p.Size = at.Start, at.Size
+	return p, nil
+}

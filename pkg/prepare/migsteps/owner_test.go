@@ -1,0 +1,96 @@
+package migsteps_test
+
+import (
+	"testing"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
+	"github.com/gpu-dra/driver/pkg/pci"
+	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
+	"github.com/gpu-dra/driver/pkg/reconcile"
+)
+
+func TestOwnerRemovesWhatALostRecordLeft(t *testing.T) {
+	b := newBoard(t, "hgx-h100-8")
+	b.gpu.MIG.Enabled = true
+	place := inventory.MIGPlacement{Start: 4, Size: 2}
+	foreign := inventory.MIGInstance{ID: 1, ProfileID: 19, Placement: inventory.MIGPlacement{Start: 0, Size: 1}}
+	b.gpu.MIG.Instances = []inventory.MIGInstance{foreign, {ID: 5, ProfileID: 14, Placement: place}}
+	l := ledger.New(t.TempDir(), "boot")
+	if err := l.Add(b.id(), ledger.Instance{Profile: 14, Start: 4, Size: 2}); err != nil {
+		t.Fatal(err)
+	}
+	o := migsteps.Owner{Instance: migsteps.Instance{Hardware: b, Users: b, Ledger: l}}
+	things, err := o.Things(t.Context())
+	if err != nil || len(things) != 1 || things[0].GPU != b.gpu.PCI || things[0].Claim != "" {
+		t.Fatalf("%+v, %v", things, err)
+	}
+	// A program has it open: it stays, and so does what is known of it.
+	b.busy["DestroyGPUInstance"] = 1
+	if err := o.Remove(t.Context(), things[0]); err == nil {
+		t.Error("removed while in use")
+	}
+	for range 2 {
+		if err := o.Remove(t.Context(), things[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := b.gpu.MIG.Instances; len(left) != 1 || left[0].ID != foreign.ID || !l.Empty() {
+		t.Errorf("left %+v, ledger empty %t", left, l.Empty())
+	}
+}
+
+func TestOwnerKnowsWhatAccountsForAPartition(t *testing.T) {
+	gpu := pci.Address{Bus: 1}
+	thing := reconcile.Thing{ID: "0000:01:00.0/GPU-1/14/4+2", GPU: gpu}
+	for name, c := range map[string]struct {
+		device journal.Device
+		want   bool
+	}{
+		"its place":               {journal.Device{PCI: gpu, Kind: "mig", Partition: "2g.20gb:4+2"}, true},
+		"an overlapping place":    {journal.Device{PCI: gpu, Kind: "mig", Partition: "4g.40gb:4+4"}, true},
+		"another place":           {journal.Device{PCI: gpu, Kind: "mig", Partition: "2g.20gb:2+2"}, false},
+		"another GPU":             {journal.Device{PCI: pci.Address{Bus: 2}, Kind: "mig", Partition: "2g.20gb:4+2"}, false},
+		"admin access":            {journal.Device{PCI: gpu, Kind: "mig", Partition: "2g.20gb:4+2", AdminAccess: true}, false},
+		"a partition not known":   {journal.Device{PCI: gpu, Kind: "mig"}, true},
+		"the whole GPU":           {journal.Device{PCI: gpu, Kind: "gpu"}, false},
+		"an unreadable partition": {journal.Device{PCI: gpu, Kind: "mig", Partition: "x"}, false},
+	} {
+		if got := (migsteps.Owner{}).Accounts(&journal.Record{Devices: []journal.Device{c.device}}, thing); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+	for _, id := range []string{"", "a/b", "a/GPU-1/x/0+1", "a/GPU-1/1/0", "a/GPU-1/1/0+1/c"} {
+		odd := reconcile.Thing{ID: id, GPU: gpu}
+		if !(migsteps.Owner{}).Accounts(&journal.Record{}, odd) || (migsteps.Owner{}).Remove(t.Context(), odd) == nil {
+			t.Errorf("%q is taken for a partition", id)
+		}
+	}
+}
+
+// Who installs a driver waits for pods to end: their claims are undone without one, and what is
+// in the ledger is seen to when the driver is back.
+func TestUndoWithoutADriver(t *testing.T) {
+	b := newBoard(t, "hgx-h100-8")
+	l := ledger.New(t.TempDir(), "boot")
+	instance := migsteps.Instance{Hardware: b, Users: b, Ledger: l}
+	mode := migsteps.Mode{Hardware: b, Users: b, Ledger: l, Changed: func() {}}
+	if err := l.Add(b.id(), ledger.Instance{Profile: 14, Start: 4, Size: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetMode(b.id(), true); err != nil {
+		t.Fatal(err)
+	}
+	b.fail["MIG"] = []error{inventory.ErrNoDriver, inventory.ErrNoDriver}
+	params := []byte(`{"pci":"` + b.gpu.PCI.String() + `","gpuUUID":"` + b.gpu.UUID + `","profile":14,"start":4,"size":2}`)
+	if err := instance.Undo(t.Context(), params, nil); err != nil {
+		t.Error(err)
+	}
+	if err := mode.Undo(t.Context(), params, nil); err != nil {
+		t.Error(err)
+	}
+	if e, err := l.Read(b.id()); err != nil || !e.Mode || len(e.Instances) != 1 {
+		t.Errorf("the ledger has %+v, %v", e, err)
+	}
+}
