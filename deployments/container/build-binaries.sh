@@ -26,6 +26,7 @@ cd "$here/../.."
 quiet go build -tags grpcnotrace -ldflags "-s -w -X main.version=$VERSION -extldflags -Wl,-z,lazy" -o "$OUT/gpu-kubelet-plugin" ./cmd/gpu-kubelet-plugin
 
 CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-webhook" ./cmd/gpu-webhook
+CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-mps-daemon" ./cmd/gpu-mps-daemon
 
 # Static, since it is copied to the host and runs there whatever glibc the host has. Its
 # only use of NVML, the hook apply-cuda-memory-limits, would need a dynamic program.

@@ -17,9 +17,20 @@ import (
 	"github.com/gpu-dra/driver/pkg/config"
 )
 
+// component finds the DaemonSet of one part of the driver.
+func component(t *testing.T, v Values, name string) *appsv1.DaemonSet {
+	t.Helper()
+	all := every[*appsv1.DaemonSet](decode(t, render(t, v, reference).Manifest))
+	i := slices.IndexFunc(all, func(d *appsv1.DaemonSet) bool { return d.Labels["app.kubernetes.io/component"] == name })
+	if i < 0 {
+		t.Fatalf("no DaemonSet of %s among %d", name, len(all))
+	}
+	return all[i]
+}
+
 func pluginOf(t *testing.T, v Values) (*appsv1.DaemonSet, *corev1.Container) {
 	t.Helper()
-	daemonSet := one[*appsv1.DaemonSet](t, decode(t, render(t, v, reference).Manifest))
+	daemonSet := component(t, v, "kubelet-plugin")
 	if len(daemonSet.Spec.Template.Spec.Containers) != 1 {
 		t.Fatalf("%d containers, want one", len(daemonSet.Spec.Template.Spec.Containers))
 	}
@@ -71,7 +82,7 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.DriverName = "gpu.example.com"
 	want.DriverRoot.Host = "/run/nvidia/driver"
 	want.SliceVocabulary, want.ListAttributes, want.DeviceMetadata = "minimal", true, false
-	want.MIGDevices = config.MIGOnDemand
+	want.MIGDevices, want.MPS = config.MIGOnDemand, true
 	want.RescanInterval *= 4
 	want.ReconcileInterval, want.OrphanGrace, want.WatchOpenDevices = 5*time.Minute, 90*time.Second, true
 	want.APIQPS, want.APIBurst = 50.5, 75

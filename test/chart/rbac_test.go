@@ -57,14 +57,16 @@ func TestPermissions(t *testing.T) {
 			if diff := cmp.Diff(want, role.Rules); diff != "" {
 				t.Errorf("rules (-want +got):\n%s", diff)
 			}
-			account := one[*corev1.ServiceAccount](t, objects)
+			plugin := component(t, tt.values, "kubelet-plugin")
 			binding := one[*rbacv1.ClusterRoleBinding](t, objects)
-			subject := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+			subject := []rbacv1.Subject{{Kind: "ServiceAccount", Name: plugin.Spec.Template.Spec.ServiceAccountName, Namespace: plugin.Namespace}}
 			if diff := cmp.Diff(subject, binding.Subjects); diff != "" || binding.RoleRef.Name != role.Name {
 				t.Errorf("role %q is bound to %+v", binding.RoleRef.Name, binding.Subjects)
 			}
-			if account.AutomountServiceAccountToken == nil || *account.AutomountServiceAccountToken {
-				t.Error("any pod with this account gets its token")
+			for _, account := range every[*corev1.ServiceAccount](objects) {
+				if account.AutomountServiceAccountToken == nil || *account.AutomountServiceAccountToken {
+					t.Errorf("any pod with account %s gets its token", account.Name)
+				}
 			}
 		})
 	}
