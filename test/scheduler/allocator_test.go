@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/allocation"
 	"github.com/gpu-dra/driver/test/scheduler"
 )
 
@@ -81,7 +82,7 @@ func names(r resourceapi.AllocationResult) []string {
 }
 
 func TestFourInOneDomain(t *testing.T) {
-	a := scheduler.NewAllocator(scheduler.Default137())
+	a := scheduler.NewAllocator(allocation.Default137())
 	c := scheduler.Cluster{Slices: []*resourceapi.ResourceSlice{gpus("n1", 8, 4)}, Classes: []*resourceapi.DeviceClass{class()}}
 	c.Claims = []*resourceapi.ResourceClaim{holder("n1", "gpu-1"), request(1)}
 	got, err := a.Allocate(t.Context(), c, node("n1"), inOneDomain(request(4)))
@@ -128,7 +129,7 @@ func TestReasons(t *testing.T) {
 			if tc.held != nil {
 				c.Claims = append(c.Claims, holder("n1", tc.held...))
 			}
-			_, err := scheduler.NewAllocator(scheduler.Default137()).Allocate(t.Context(), c, node("n1"), tc.claim)
+			_, err := scheduler.NewAllocator(allocation.Default137()).Allocate(t.Context(), c, node("n1"), tc.claim)
 			misfit, ok := scheduler.AsDoesNotFit(err)
 			if !ok || !strings.Contains(misfit.Reason, tc.want) || !strings.Contains(misfit.Error(), "n1") {
 				t.Errorf("%v, want %q", err, tc.want)
@@ -139,7 +140,7 @@ func TestReasons(t *testing.T) {
 
 func TestBrokenInputIsNoMisfit(t *testing.T) {
 	c := scheduler.Cluster{Slices: []*resourceapi.ResourceSlice{gpus("n1", 1, 1)}}
-	_, err := scheduler.NewAllocator(scheduler.Default137()).Allocate(t.Context(), c, node("n1"), request(1))
+	_, err := scheduler.NewAllocator(allocation.Default137()).Allocate(t.Context(), c, node("n1"), request(1))
 	if _, misfit := scheduler.AsDoesNotFit(err); err == nil || misfit {
 		t.Errorf("unknown class: %v, want an error that is no misfit", err)
 	}
@@ -156,7 +157,7 @@ func TestAdminAccessAndSharesHoldNoDevice(t *testing.T) {
 		c.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(size)}}
 		return c
 	}
-	a := scheduler.NewAllocator(scheduler.Default137())
+	a := scheduler.NewAllocator(allocation.Default137())
 	c := scheduler.Cluster{Slices: []*resourceapi.ResourceSlice{shared}, Classes: []*resourceapi.DeviceClass{class()}}
 	admin := holder("n1", "gpu-0")
 	admin.Status.Allocation.Devices.Results[0].AdminAccess = ptr.To(true)
@@ -176,7 +177,7 @@ func TestAdminAccessAndSharesHoldNoDevice(t *testing.T) {
 
 // TestNoDeviceTwice allocates random claims one after another.
 func TestNoDeviceTwice(t *testing.T) {
-	a := scheduler.NewAllocator(scheduler.Default137())
+	a := scheduler.NewAllocator(allocation.Default137())
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 8).Draw(rt, "devices")
 		c := scheduler.Cluster{Slices: []*resourceapi.ResourceSlice{gpus("n1", n, rapid.IntRange(1, 4).Draw(rt, "perDomain"))}, Classes: []*resourceapi.DeviceClass{class()}}
@@ -207,7 +208,7 @@ func TestNoDeviceTwice(t *testing.T) {
 }
 
 func BenchmarkFourInOneDomain(b *testing.B) {
-	a := scheduler.NewAllocator(scheduler.Default137())
+	a := scheduler.NewAllocator(allocation.Default137())
 	c := scheduler.Cluster{Slices: []*resourceapi.ResourceSlice{gpus("n1", 16, 8)}, Classes: []*resourceapi.DeviceClass{class()}, Claims: []*resourceapi.ResourceClaim{holder("n1", "gpu-1")}}
 	for b.Loop() {
 		if _, err := a.Allocate(b.Context(), c, node("n1"), inOneDomain(request(8))); err != nil {

@@ -7,5 +7,5 @@
 //
 // Of everything else that a scheduler does (resources, affinity, taints of nodes, preemption,
 // priorities, extended resources) it knows nothing, and nothing of any driver. The library has the
-// features of a Kubernetes 1.37 scheduler with default gates, see [Default137].
+// features of a Kubernetes 1.37 scheduler with default gates, see [allocation.Default137].
 package scheduler

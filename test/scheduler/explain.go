@@ -24,7 +24,7 @@ func (a *Allocator) explain(ctx context.Context, c Cluster, node *corev1.Node, c
 	empty := c
 	empty.Claims = nil
 	if fits(empty, claims) {
-		return fmt.Sprintf("devices are in use (%d allocated)", len(a.allocated(c.Claims).AllocatedDevices)+len(a.allocated(c.Claims).AllocatedSharedDeviceIDs))
+		return fmt.Sprintf("devices are in use (%d allocated)", len(a.allocator.Allocated(c.Claims).AllocatedDevices)+len(a.allocator.Allocated(c.Claims).AllocatedSharedDeviceIDs))
 	}
 	untainted := empty
 	untainted.Slices = withoutTaints(c.Slices)

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/allocation"
 )
 
 // Scheduler allocates claims in an API server. It keeps no state and reads everything anew each time.
@@ -20,9 +22,9 @@ type Scheduler struct {
 	allocator *Allocator
 }
 
-// New returns a scheduler with the features of [Default137].
+// New returns a scheduler with the features of [allocation.Default137].
 func New(client kubernetes.Interface) *Scheduler {
-	return &Scheduler{client: client, allocator: NewAllocator(Default137())}
+	return &Scheduler{client: client, allocator: NewAllocator(allocation.Default137())}
 }
 
 // Snapshot reads what the allocator needs.
