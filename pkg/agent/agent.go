@@ -73,6 +73,8 @@ type Agent struct {
 	serving    atomic.Bool
 	registered atomic.Bool
 	endServing context.CancelCauseFunc
+	// seen is the view that was last told of.
+	seen atomic.Pointer[catalog.View]
 }
 
 // Run serves until the context ends, then drains the calls in flight and returns. An error
@@ -327,6 +329,9 @@ func (a *Agent) changed(view *catalog.View) {
 	if errors.Is(view.Snapshot.Driver.Err, inventory.ErrRestart) {
 		a.endServing(ErrRestart)
 		return
+	}
+	if before := a.seen.Swap(view); before != nil && renumbered(before.Snapshot, view.Snapshot) {
+		a.reconciler.Hint()
 	}
 	// What was published before stays until this process knows better.
 	if p := a.publisher.Load(); p != nil && view.Looked {

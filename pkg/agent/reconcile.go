@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"context"
 	"os"
+	"slices"
 
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
+	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/reconcile/apiclaims"
@@ -45,8 +51,31 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) (*reconcile.Reconciler, error) {
 			leftover.Metadata{Dir: a.stateDir(metadataDir)},
 			migsteps.Owner{Instance: instance},
 		},
+		Renew:    a.renew,
 		Reporter: a.reporter,
 		Interval: c.ReconcileInterval,
 		Grace:    c.OrphanGrace,
 	}), nil
+}
+
+// renew makes the CDI specs of claims that run fit the device nodes of this moment.
+func (a *Agent) renew(ctx context.Context) error {
+	view := a.catalog.View()
+	if !view.Looked || !view.Snapshot.Driver.Present {
+		return nil
+	}
+	renewed, err := a.engine.Renew(ctx, view.Devices)
+	for _, claim := range renewed {
+		klog.FromContext(ctx).Info("The claim's CDI spec was stale and is written anew", "claim", klog.KRef(claim.Namespace, claim.Name), "claimUID", claim.UID)
+	}
+	return err
+}
+
+// renumbered tells whether a GPU has another device node than before.
+func renumbered(before, after inventory.Snapshot) bool {
+	minors := map[pci.Address]int{}
+	for _, g := range before.GPUs {
+		minors[g.PCI] = g.Minor
+	}
+	return slices.ContainsFunc(after.GPUs, func(g inventory.GPU) bool { return minors[g.PCI] != g.Minor })
 }

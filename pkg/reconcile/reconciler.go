@@ -50,11 +50,13 @@ type Reporter interface {
 
 // Config is what a Reconciler works with.
 type Config struct {
-	Journal  Journal
-	Claims   Claims
-	Users    Users
-	Engine   Engine
-	Owners   []Owner
+	Journal Journal
+	Claims  Claims
+	Users   Users
+	Engine  Engine
+	Owners  []Owner
+	// Renew makes what prepared claims have on the node fit the hardware as it is now; may be nil.
+	Renew    func(ctx context.Context) error
 	Reporter Reporter
 	// Interval is the time between two passes.
 	Interval time.Duration
@@ -141,6 +143,11 @@ func (r *Reconciler) Pass(ctx context.Context) time.Duration {
 	}
 	r.Reporter.OrphansKept(ctx, kept)
 	r.Sweep(ctx)
+	if r.Renew != nil {
+		if err := r.Renew(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Not all claims fit the hardware as it is now")
+		}
+	}
 	return next
 }
 
