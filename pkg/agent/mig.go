@@ -30,7 +30,7 @@ func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
 func (a *Agent) offers() offer.Settings {
 	return offer.Settings{
 		Pool: a.config.NodeName, Vocabulary: device.Vocabulary(a.config.SliceVocabulary),
-		Lists: a.config.ListAttributes, Partitions: a.partitions(),
+		Lists: a.config.ListAttributes, Partitions: a.partitions(), Shares: a.shares(),
 	}
 }
 

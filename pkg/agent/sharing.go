@@ -8,9 +8,9 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 )
 
@@ -19,15 +19,24 @@ func (a *Agent) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: tr
 
 // shared puts the ways of sharing behind what prepares each kind of device.
 func (a *Agent) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
+	for kind, handler := range handlers {
+		handlers[kind] = prepare.Chain{handler, shares.Handler{}}
+	}
 	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}}
 	return handlers
+}
+
+// shares are the devices that this node declares as shared. The configuration was validated.
+func (a *Agent) shares() []shares.Declaration {
+	declared, _ := a.config.Shares()
+	return declared
 }
 
 // shareExecutors do and undo the steps of sharing.
 func (a *Agent) shareExecutors(boot string) map[string]prepare.Executor {
 	return map[string]prepare.Executor{
 		timeslicing.Kind: timeslicing.Executor{
-			Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container, Locate: nvml.Locate},
+			Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container},
 			Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
 		},
 	}

@@ -68,9 +68,19 @@ func buildDevice(result *resourceapi.DeviceRequestAllocationResult, configs *con
 		return Device{}, err
 	}
 	return Device{
-		Request: result.Request, Pool: result.Pool, ShareID: result.ShareID,
+		Request: result.Request, Pool: result.Pool, ShareID: result.ShareID, MemoryBytes: consumedMemory(result),
 		AdminAccess: admin, Device: d, Config: config,
 	}, nil
+}
+
+// consumedMemory gives the memory that was allocated of a shared device, in bytes.
+func consumedMemory(result *resourceapi.DeviceRequestAllocationResult) int64 {
+	for _, name := range []resourceapi.QualifiedName{"memory", resourceapi.QualifiedName(result.Driver + "/memory")} {
+		if amount, ok := result.ConsumedCapacity[name]; ok {
+			return max(0, amount.Value())
+		}
+	}
+	return 0
 }
 
 // conflicts finds pairs of devices in one claim that are the same hardware. The scheduler never

@@ -103,7 +103,7 @@ func TestBuildRefuses(t *testing.T) {
 		says      []string
 	}{
 		"no allocation":      {notYet, Error{Reason: ReasonNotAllocated}, false, []string{"not allocated"}},
-		"a device that left": {claimOf(results{got("gpu", "gpu-77")}), Error{Reason: ReasonUnknownDevice, Request: "gpu", Device: "gpu-77"}, false, []string{`request "gpu"`, `"gpu-77"`, `"node-a"`, "gpu-0, gpu-1, gpu-10", "25 more", "delete the pod"}},
+		"a device that left": {claimOf(results{got("gpu", "gpu-77")}), Error{Reason: ReasonUnknownDevice, Request: "gpu", Device: "gpu-77"}, false, []string{`request "gpu"`, `"gpu-77"`, `"node-a"`, "gpu-0, gpu-1, gpu-10", "27 more", "delete the pod"}},
 		"a misspelled field": {claimOf(one, ofClaim(misspelled)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{"config of the claim", `unknown field "sharing.strategi"`}},
 		"a class's mistake":  {claimOf(one, ofClass(misspelled)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{"config of the DeviceClass"}},
 		"a foreign kind":     {claimOf(one, ofClaim(foreign)), Error{Reason: ReasonConfig, Request: "gpu", Device: "gpu-3"}, true, []string{`"Whatever"`, `"GpuConfig"`}},

@@ -22,7 +22,10 @@ type board struct {
 	kind      device.Kind
 	bus       uint8
 	partition string
+	sharing   *device.Sharing
 }
+
+func (b board) Sharing() *device.Sharing { return b.sharing }
 
 // The boards from bus 50 on are older.
 const oldBus = 50
@@ -71,6 +74,8 @@ func node() map[string]device.Device {
 		add(board{kind: device.KindMIG, bus: bus, partition: "b"})
 	}
 	add(board{kind: device.KindGPU, bus: oldBus})
+	add(board{kind: device.KindGPU, bus: 42, sharing: &device.Sharing{Enforcement: device.EnforcedByMPS, Replicas: 4, ThreadPercentage: new(25)}})
+	add(board{kind: device.KindGPU, bus: 43, sharing: &device.Sharing{Enforcement: device.Cooperative}})
 	return devices
 }
 

@@ -36,6 +36,8 @@ type Device struct {
 	Pool    string
 	// ShareID is set for a share of a device that several claims may hold.
 	ShareID *types.UID
+	// MemoryBytes is how much of a shared device's memory was allocated; 0 where it is not counted.
+	MemoryBytes int64
 	// AdminAccess results do not own the device: no side effects, no exclusivity.
 	AdminAccess bool
 	Device      device.Device

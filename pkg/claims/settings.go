@@ -59,6 +59,11 @@ func (m *MPS) Equal(other *MPS) bool {
 // settle fills in the settings of the planned devices from their configurations. The plan has
 // all devices of the claim; requests are the names of the claim's requests.
 func settle(planned []Device, requests []string) (notices []string, errs []error) {
+	for i := range planned {
+		if err := settleShare(&planned[i]); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	for _, group := range groups(planned) {
 		mps := mpsOf(group.config)
 		switch {
@@ -69,6 +74,39 @@ func settle(planned []Device, requests []string) (notices []string, errs []error
 		}
 	}
 	return notices, errs
+}
+
+// settleShare gives a share of a device the settings that the node declares for it. A device
+// that was allocated whole stays so until its claim ends, whatever is declared by now.
+func settleShare(d *Device) error {
+	how := device.SharingOf(d.Device)
+	if how == nil || d.ShareID == nil || d.AdminAccess {
+		return nil
+	}
+	var strategy configapi.SharingStrategy
+	if d.Config != nil {
+		strategy = d.Config.SharingStrategy()
+	}
+	byMPS := how.Enforcement == device.EnforcedByMPS
+	if strategy == configapi.MPS || strategy != "" && byMPS {
+		return &Error{
+			Reason: ReasonConfig, Request: d.Request, Device: d.Device.Name(),
+			Err: fmt.Errorf("sharing.strategy: %q is not allowed for a share of device %s, which the node declares as shared with enforcement %q for all its claims alike: leave out sharing",
+				strategy, d.Device.Name(), how.Enforcement),
+		}
+	}
+	if byMPS {
+		limit := int64(how.PartBytes(device.MemoryOf(d.Device))) //nolint:gosec // no device has 2^63 bytes
+		d.Settings.MPS = &MPS{
+			ActiveThreadPercentage: how.ThreadPercentage,
+			PinnedMemoryBytes:      limit,
+			// The programs of other namespaces run as other users.
+			MultiUser:        true,
+			Group:            []device.Identity{d.Device.Identity()},
+			GroupMemoryBytes: []int64{limit},
+		}
+	}
+	return nil
 }
 
 // configGroup is a configuration with the devices that it is for.
@@ -82,7 +120,7 @@ func groups(planned []Device) []*configGroup {
 	var out []*configGroup
 	for i := range planned {
 		d := &planned[i]
-		if d.Config == nil || d.AdminAccess {
+		if d.Config == nil || d.AdminAccess || d.Settings.MPS != nil {
 			continue
 		}
 		at := slices.IndexFunc(out, func(g *configGroup) bool { return g.config == d.Config })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 
 	"github.com/gpu-dra/driver/pkg/device"
@@ -36,12 +37,20 @@ func asking(claim *resourceapi.ResourceClaim, names ...string) *resourceapi.Reso
 	return claim
 }
 
-func group(buses ...uint8) []device.Identity {
-	var out []device.Identity
+// served is what a daemon of whole GPUs with one limit each is told, as the i-th of them.
+func served(limit int64, buses ...uint8) *MPS {
+	m := &MPS{PinnedMemoryBytes: limit}
 	for _, bus := range buses {
-		out = append(out, device.Identity{PCI: pci.Address{Bus: bus}})
+		m.Group = append(m.Group, device.Identity{PCI: pci.Address{Bus: bus}})
+		m.GroupMemoryBytes = append(m.GroupMemoryBytes, limit)
 	}
-	return out
+	return m
+}
+
+// with changes what a daemon is told.
+func (m *MPS) with(percentage *int, multiUser bool) *MPS {
+	m.ActiveThreadPercentage, m.MultiUser = percentage, multiUser
+	return m
 }
 
 func settingsOf(t *testing.T, claim *resourceapi.ResourceClaim) []Settings {
@@ -70,19 +79,19 @@ func TestSettings(t *testing.T) {
 		"slicing of MIG":   {claimOf(results{got("gpu", "mig-40-a")}, ofClaim(migSlicing)), []Settings{{}}},
 		"MPS without settings": {
 			claimOf(results{got("gpu", "mig-40-a")}, ofClass(migMPS)),
-			[]Settings{{MPS: &MPS{Group: []device.Identity{{PCI: pci.Address{Bus: 40}, Partition: "a"}}}}},
+			[]Settings{{MPS: &MPS{Group: []device.Identity{{PCI: pci.Address{Bus: 40}, Partition: "a"}}, GroupMemoryBytes: []int64{0}}}},
 		},
 		"all settings": {
 			claimOf(results{got("gpu", "gpu-3")}, ofClaim(mpsWith(`"defaultActiveThreadPercentage":30,"defaultPinnedDeviceMemoryLimit":"4Gi","multiUser":true`))),
-			[]Settings{{MPS: &MPS{ActiveThreadPercentage: new(30), PinnedMemoryBytes: 4 << 30, MultiUser: true, Group: group(3)}}},
+			[]Settings{{MPS: served(4<<30, 3).with(new(30), true)}},
 		},
 		"an observer": {
 			claimOf(results{got("see", "gpu-3", admin), got("own", "gpu-3")}, ofClass(mpsWith(""))),
-			[]Settings{{}, {MPS: &MPS{Group: group(3)}}},
+			[]Settings{{}, {MPS: served(0, 3)}},
 		},
 		"two configurations": {
 			claimOf(results{got("a", "gpu-1"), got("b", "gpu-2"), got("b", "gpu-3")}, ofClaim(mpsWith(`"multiUser":true`), "a"), ofClaim(mpsWith(""), "b")),
-			[]Settings{{MPS: &MPS{MultiUser: true, Group: group(1)}}, {MPS: &MPS{Group: group(2, 3)}}, {MPS: &MPS{Group: group(2, 3)}}},
+			[]Settings{{MPS: served(0, 1).with(nil, true)}, {MPS: served(0, 2, 3)}, {MPS: served(0, 2, 3)}},
 		},
 	}
 	for name, tt := range tests {
@@ -91,6 +100,44 @@ func TestSettings(t *testing.T) {
 				t.Errorf("settings (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Shares have the settings that the node declares: gpu-42 by MPS, gpu-43 without a daemon.
+func TestSettingsOfShares(t *testing.T) {
+	daemon := Settings{MPS: served(0, 42).with(new(25), true)}
+	tests := map[string]struct {
+		claim *resourceapi.ResourceClaim
+		want  []Settings
+	}{
+		"by MPS":                  {claimOf(results{got("gpu", "gpu-42", share("x"))}), []Settings{daemon}},
+		"two of one":              {claimOf(results{got("a", "gpu-42", share("x")), got("b", "gpu-42", share("y"))}), []Settings{daemon, daemon}},
+		"an exclusive config":     {claimOf(results{got("gpu", "gpu-42", share("x"))}, ofClass(exclusive)), []Settings{daemon}},
+		"no daemon":               {claimOf(results{got("gpu", "gpu-43", share("x"))}), []Settings{{}}},
+		"no daemon, time slicing": {claimOf(results{got("gpu", "gpu-43", share("x"))}, ofClaim(slicing("Long"))), []Settings{{TimeSlice: "Long"}}},
+		"allocated whole before":  {claimOf(results{got("gpu", "gpu-42")}), []Settings{{}}},
+		"an observer":             {claimOf(results{got("gpu", "gpu-42", admin)}), []Settings{{}}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, settingsOf(t, tt.claim)); diff != "" {
+				t.Errorf("settings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestConsumedMemory(t *testing.T) {
+	for name, want := range map[resourceapi.QualifiedName]int64{"memory": 5 << 30, "gpu.nvidia.com/memory": 5 << 30, "shares": 0} {
+		result := got("gpu", "gpu-43", share("x"))
+		result.ConsumedCapacity = map[resourceapi.QualifiedName]resource.Quantity{name: resource.MustParse("5Gi")}
+		plan, err := Build(claimOf(results{result}), ourDriver, ourPool, node())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := plan.Devices[0].MemoryBytes; have != want {
+			t.Errorf("%s: %d bytes, want %d", name, have, want)
+		}
 	}
 }
 
@@ -166,6 +213,12 @@ func TestSettingsRefused(t *testing.T) {
 		"several users on a GPU before Volta": {
 			claimOf(results{got("gpu", "old-50")}, ofClaim(mpsWith(`"multiUser":true`))), []string{"old-50", "multiUser"},
 		},
+		"another daemon for a share": {
+			claimOf(results{got("gpu", "gpu-43", share("x"))}, ofClaim(mpsWith(""))), []string{`"MPS"`, "gpu-43", `"cooperative"`, "leave out sharing"},
+		},
+		"time slicing beside a daemon": {
+			claimOf(results{got("gpu", "gpu-42", share("x"))}, ofClass(slicing("Long"))), []string{`"TimeSlicing"`, "gpu-42", `"mps"`},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +258,7 @@ func TestMPSEqual(t *testing.T) {
 		a, b := drawMPS(t), drawMPS(t)
 		want := cmp.Equal(a, b)
 		if a != nil {
-			a.Group = group(1)
+			a.Group = served(0, 1).Group
 		}
 		if a.Equal(b) != want || b.Equal(a) != want {
 			t.Fatalf("%+v equal to %+v: %t", a, b, !want)
@@ -251,6 +304,8 @@ func TestSharingCheck(t *testing.T) {
 func checkSettings(d Device) error {
 	asked := d.Settings != Settings{}
 	switch {
+	case d.ShareID != nil && device.SharingOf(d.Device) != nil:
+		return nil // what the node declares
 	case asked && (d.AdminAccess || d.Config == nil):
 		return fmt.Errorf("nobody asked for %+v", d.Settings)
 	case d.Settings.TimeSlice != "" && d.Settings.MPS != nil:

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/sharing/deviceplugin"
+	"github.com/gpu-dra/driver/pkg/sharing/shares"
 )
 
 // Root is one directory tree of the node in its two views.
@@ -70,6 +72,11 @@ type Config struct {
 	ReconcileInterval time.Duration
 	OrphanGrace       time.Duration
 	WatchOpenDevices  bool
+
+	// SharedDevices and DevicePluginConfig declare devices as shared; see packages shares and
+	// deviceplugin for their form.
+	SharedDevices      string
+	DevicePluginConfig string
 }
 
 // Default is the configuration of a node whose driver is installed in the host's own tree.
@@ -126,6 +133,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
 	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
 	fs.BoolVar(&c.MPS, "mps", c.MPS, "Share devices by MPS where claims ask for it. Needs the MPS control daemons' supervisor, gpu-mps-daemon, on this node.")
+	fs.StringVar(&c.SharedDevices, "shared-devices", c.SharedDevices, "Devices that several claims share: a list of declarations in YAML or JSON, as the chart's value sharing.devices. Needs the cluster's feature DRAConsumableCapacity.")
+	fs.StringVar(&c.DevicePluginConfig, "device-plugin-config", c.DevicePluginConfig, "The text of a configuration file of NVIDIA's device plugin (version v1), whose sharing part declares shared devices behind those of --shared-devices.")
 	fs.BoolVar(&c.ListAttributes, "list-attributes", c.ListAttributes, "Publish list-valued attributes (nvlinkCliques, numaNode as a list). Needs the cluster's feature gate DRAListTypeAttributes; without it the API server refuses the slices.")
 	fs.BoolVar(&c.DeviceMetadata, "device-metadata", c.DeviceMetadata, "Give containers a file with their devices' attributes (KEP-5304).")
 	fs.DurationVar(&c.RescanInterval, "rescan-interval", c.RescanInterval, "Time between two looks at the hardware.")
@@ -185,6 +194,20 @@ func (f *faults) add(flag string, value any, allowed string) {
 	*f = append(*f, fmt.Errorf("--%s: %v is not allowed: %s", flag, value, allowed))
 }
 
+// Shares are the declarations of shared devices that are for this node, in the order in which
+// they count.
+func (c *Config) Shares() ([]shares.Declaration, error) {
+	declared, err := shares.Parse(c.SharedDevices)
+	if err != nil {
+		return nil, fmt.Errorf("--shared-devices: %w", err)
+	}
+	plugin, err := deviceplugin.Parse(c.DevicePluginConfig)
+	if err != nil {
+		return nil, fmt.Errorf("--device-plugin-config: %w", err)
+	}
+	return shares.For(c.NodeName, append(declared, plugin.Declarations...)), nil
+}
+
 // podUID keeps the name of the socket, of which the UID is a part, in its directory.
 var podUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
 
@@ -210,6 +233,9 @@ func (c *Config) checkNames(f *faults) {
 	}
 	if choices := []string{MIGNone, MIGOnDemand}; !slices.Contains(choices, c.MIGDevices) {
 		f.add("mig-devices", c.MIGDevices, "use one of "+strings.Join(choices, ", "))
+	}
+	if _, err := c.Shares(); err != nil {
+		*f = append(*f, err)
 	}
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {

@@ -57,6 +57,8 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 		"rescan":            {func(c *Config) { c.RescanInterval = time.Millisecond }, []string{"--rescan-interval", "1ms", "1s"}},
 		"holder wait":       {func(c *Config) { c.HolderWait = time.Minute }, []string{"--holder-wait", "1m0s", "45s"}},
 		"shutdown deadline": {func(c *Config) { c.ShutdownDeadline = -1 }, []string{"--shutdown-deadline"}},
+		"shared devices":    {func(c *Config) { c.SharedDevices = "[{enforcement: mps}]" }, []string{"--shared-devices", "replicas"}},
+		"device plugin":     {func(c *Config) { c.DevicePluginConfig = "version: v2" }, []string{"--device-plugin-config", `"v2"`}},
 		"long socket": {func(c *Config) {
 			c.PodUID = "01234567-89ab-cdef-0123-456789abcdef"
 			c.KubeletPluginsDir = "/" + strings.Repeat("d", 60)
@@ -76,6 +78,18 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The declarations of the device plugin's file come behind our own, and those of other nodes
+// are left out.
+func TestShares(t *testing.T) {
+	c := valid()
+	c.SharedDevices = `[{enforcement: none, replicas: 2, nodes: ["` + c.NodeName + `"]}, {enforcement: none, replicas: 3, nodes: [other]}]`
+	c.DevicePluginConfig = "{version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}}"
+	declared, err := c.Shares()
+	if err != nil || len(declared) != 2 || declared[0].Replicas != 2 || declared[1].Replicas != 4 {
+		t.Errorf("declared %+v, %v", declared, err)
 	}
 }
 

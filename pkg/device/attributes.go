@@ -54,7 +54,7 @@ const defaultDomain = "gpu.nvidia.com"
 
 // minimalNames is the minimal vocabulary: what claims commonly select by.
 func minimalNames() []string {
-	return []string{"type", "uuid", "parentUUID", "productName", "profile", "memory", "multiprocessors", "nvlinkDomain"}
+	return []string{"type", "uuid", "parentUUID", "productName", "profile", capacityMemory, "multiprocessors", "nvlinkDomain", "sharingEnforcement", capacityShares}
 }
 
 // InMinimal tells whether the minimal vocabulary has an attribute or a capacity.
@@ -83,7 +83,7 @@ const noVersion = `semver("0.0.0")`
 
 // Attributes describes everything that is published, in the order of the reference page.
 func Attributes() []Attribute {
-	all := append(productAttributes(), append(nvlinkAttributes(), placeAttributes()...)...)
+	all := append(productAttributes(), append(nvlinkAttributes(), append(placeAttributes(), sharingAttributes()...)...)...)
 	for i := range all {
 		all[i].Kinds = kindsOf(all[i].Name)
 	}
@@ -223,9 +223,25 @@ func placeAttributes() []Attribute {
 			Example: "0", Expression: standard(AttributeNUMANode, `-1`, ` == 0`),
 		},
 		{
-			Name: "memory", Type: TypeQuantity, Capacity: true, Meaning: "device memory in bytes: the GPU's physical memory, or what the partition has of it",
+			Name: capacityMemory, Type: TypeQuantity, Capacity: true, Meaning: "device memory in bytes: the GPU's physical memory, or what the partition has of it",
 			Source: "nvmlDeviceGetMemoryInfo, total; nvmlDeviceGetGpuInstanceProfileInfoV", Absent: "the board has no memory of its own",
 			Example: "80Gi", Expression: `device.capacity["gpu.nvidia.com"].?memory.orValue(quantity("0")).compareTo(quantity("40Gi")) >= 0`,
+		},
+	}
+}
+
+// sharingAttributes describe devices that several claims share.
+func sharingAttributes() []Attribute {
+	return []Attribute{
+		{
+			Name: "sharingEnforcement", Type: TypeString, Meaning: "who keeps the claims on a shared device to their part of its memory: mps, cooperative (containers are told, and nothing holds them to it) or none",
+			Source: "the node's declaration of shared devices", Absent: "the device is given out whole",
+			Example: "mps", Expression: attr("sharingEnforcement", `""`, ` == "mps"`),
+		},
+		{
+			Name: capacityShares, Type: TypeQuantity, Capacity: true, Meaning: "number of shares of a shared device; a claim that asks for none gets one",
+			Source: "the node's declaration of shared devices", Absent: "the device is given out whole, or by memory alone",
+			Example: "4", Expression: `device.capacity["gpu.nvidia.com"].?shares.orValue(quantity("0")).compareTo(quantity("2")) >= 0`,
 		},
 	}
 }

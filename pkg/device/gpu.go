@@ -18,6 +18,8 @@ type GPU struct {
 	lists    bool
 	// counters are all counters of a GPU that has partitions, nil for others.
 	counters *resourceapi.DeviceCounterConsumption
+	// sharing is nil for a whole GPU.
+	sharing *Sharing
 }
 
 var _ Device = GPU{}
@@ -91,7 +93,8 @@ func (g GPU) Publish(vocabulary Vocabulary) (resourceapi.Device, []Omission) {
 	r.flag("eccEnabled", h.ECCEnabled)
 	r.place(h, g.lists)
 	g.publishNVLink(r)
-	r.bytes("memory", h.MemoryBytes)
+	r.bytes(capacityMemory, h.MemoryBytes)
+	r.share(g.sharing, h.MemoryBytes)
 	if g.counters != nil {
 		r.device.ConsumesCounters = []resourceapi.DeviceCounterConsumption{*g.counters}
 	}

@@ -188,7 +188,15 @@ func example(options ...device.Option) resourceapi.Device {
 
 // examples are a device of each kind with everything that its kind can have.
 func examples(t testing.TB, options ...device.Option) map[device.Kind]resourceapi.Device {
-	return map[device.Kind]resourceapi.Device{device.KindGPU: example(options...), device.KindMIG: exampleMIG(t, options...)}
+	out := map[device.Kind]resourceapi.Device{device.KindGPU: example(options...), device.KindMIG: exampleMIG(t, options...)}
+	// What a shared device has more is the same for all kinds.
+	d, _ := sharedGPU(device.Sharing{Enforcement: device.EnforcedByMPS, Replicas: 4}, 80<<30)
+	shared, _ := d.Publish(device.VocabularyFull)
+	for _, d := range out {
+		d.Attributes["sharingEnforcement"] = shared.Attributes["sharingEnforcement"]
+		d.Capacity["shares"] = shared.Capacity["shares"]
+	}
+	return out
 }
 
 func TestEveryPublishedValueIsDescribed(t *testing.T) {

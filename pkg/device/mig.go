@@ -15,6 +15,8 @@ type MIG struct {
 	part     mig.Partition
 	// instance is what is at the partition's place now, of the partition's profile; nil for none.
 	instance *inventory.MIGInstance
+	// sharing is nil for a partition that is given out whole.
+	sharing *Sharing
 }
 
 var _ Device = MIG{}
@@ -83,13 +85,14 @@ func (m MIG) Publish(vocabulary Vocabulary) (resourceapi.Device, []Omission) {
 	r.place(h, m.parent.lists)
 	r.number("migPlacementStart", m.part.Placement.Start)
 	r.number("migPlacementSize", m.part.Placement.Size)
-	r.bytes("memory", p.MemoryBytes)
+	r.bytes(capacityMemory, p.MemoryBytes)
 	r.amount("multiprocessors", p.Multiprocessors)
 	r.amount("copyEngines", p.CopyEngines)
 	r.amount("decoders", p.Decoders)
 	r.amount("encoders", p.Encoders)
 	r.amount("jpegEngines", p.JPEGEngines)
 	r.amount("ofaEngines", p.OFAEngines)
+	r.share(m.sharing, p.MemoryBytes)
 	r.device.ConsumesCounters = []resourceapi.DeviceCounterConsumption{m.geometry.Consumes(m.part)}
 	return r.device, r.omissions
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig"
+	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/slices"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
@@ -26,6 +27,8 @@ type Settings struct {
 	Partitions bool
 	// Order is that of a profile's placements; nil is the default.
 	Order mig.Order
+	// Shares declares devices as shared.
+	Shares []shares.Declaration
 	// Layout puts devices and counters into slices; nil is slices.SeparateCounters.
 	Layout slices.Layout
 }
@@ -51,6 +54,8 @@ type Offer struct {
 // the snapshot.
 func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignment, conditions Conditions) Offer {
 	in, omissions := s.devices(snapshot, assignment)
+	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot.GPUs))
+	in.Devices, omissions = devices, append(omissions, unshared...)
 	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, s.Layout, conditions.of(in.Devices)
 	built := slices.Build(in)
 	return Offer{

@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
 	"github.com/gpu-dra/driver/pkg/mig/migtest"
 	"github.com/gpu-dra/driver/pkg/offer"
+	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -99,5 +100,27 @@ func TestPartitions(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[device.Kind]int{device.KindGPU: 8, device.KindMIG: 200}, kinds(offer.Settings{Partitions: true})); diff != "" {
 		t.Errorf("with partitions (-want +got):\n%s", diff)
+	}
+}
+
+// Declared devices are offered in shares, the others whole; what cannot be shared as declared is
+// not offered at all, and said.
+func TestShares(t *testing.T) {
+	declared, err := shares.Parse(`[{enforcement: mps, replicas: 4, devices: {indices: [0, 1]}}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := make8(t, offer.Settings{Shares: declared}, offer.Conditions{})
+	for i, d := range published(made) {
+		if shared := d.AllowMultipleAllocations != nil; shared != (i < 2) {
+			t.Errorf("%s: shared %t", d.Name, shared)
+		}
+	}
+	snapshot := inventorytest.TwoIslands()
+	snapshot.GPUs[0].MemoryBytes = 0
+	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
+	less := offer.Settings{Pool: "node-1", Shares: declared}.Make(snapshot, assignment, offer.Conditions{})
+	if len(less.Devices) != 7 || len(published(less)) != 7 || len(less.Omissions) != 1 || less.Omissions[0].Device != made.Devices[0].Name() {
+		t.Errorf("%d devices, omissions %v", len(less.Devices), less.Omissions)
 	}
 }

@@ -26,8 +26,8 @@ var (
 	ErrNotSupported = errors.New("the GPU does not support setting the time slice")
 	// ErrGone: the GPU is lost or not there.
 	ErrGone = errors.New("the GPU does not answer or is not there")
-	// ErrNoTool: the driver root has no nvidia-smi, so the driver was removed or is incomplete.
-	ErrNoTool = errors.New("the driver root has no nvidia-smi")
+	// ErrNoTool: the driver root lacks nvidia-smi or NVML: the driver was removed or is incomplete.
+	ErrNoTool = errors.New("nvidia-smi cannot be run")
 )
 
 // DiffersError tells that another claim on the GPU wants another interval.

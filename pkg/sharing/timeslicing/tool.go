@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"strings"
 	"time"
 
-	securejoin "github.com/cyphar/filepath-securejoin"
-
 	configapi "github.com/gpu-dra/driver/api/resource/v1beta1"
+	"github.com/gpu-dra/driver/pkg/driverroot"
 )
 
 // toolLimit bounds one run of the tool, which takes a second on a busy node. The lock of the GPU
@@ -34,33 +32,6 @@ const (
 type Tool struct {
 	// Root is the driver root as this process sees it.
 	Root string
-	// Locate finds the driver's NVML below a root; nvml.Locate does.
-	Locate func(root string) (string, error)
-}
-
-// toolDirs lists where drivers keep nvidia-smi, relative to the driver root.
-func toolDirs() []string {
-	return []string{
-		"usr/bin", "usr/local/bin", "usr/sbin", "bin", "sbin",
-		"home/kubernetes/bin/nvidia/bin", // Google's Container-Optimized OS
-		"opt/nvidia/bin",                 // Flatcar
-		"opt/bin",
-		"run/current-system/sw/bin", // NixOS
-	}
-}
-
-// find gives the tool's path, with symbolic links followed as if the driver root were the root.
-func (t Tool) find() (string, error) {
-	for _, dir := range toolDirs() {
-		file, err := securejoin.SecureJoin(t.Root, path.Join(dir, "nvidia-smi"))
-		if err != nil {
-			continue
-		}
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("%w (looked in %s below %s)", ErrNoTool, strings.Join(toolDirs(), ", "), t.Root)
 }
 
 // number is the tool's word for an interval.
@@ -81,11 +52,11 @@ func (t Tool) SetTimeSlice(ctx context.Context, gpuUUID string, interval configa
 	if err != nil {
 		return err
 	}
-	tool, err := t.find()
+	tool, err := driverroot.Find(t.Root, driverroot.ProgramDirs(), "nvidia-smi")
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	library, err := t.Locate(t.Root)
+	library, err := driverroot.Find(t.Root, driverroot.LibraryDirs(), "libnvidia-ml.so.1")
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoTool, err)
 	}

@@ -14,18 +14,20 @@ import (
 	configapi "github.com/gpu-dra/driver/api/resource/v1beta1"
 )
 
-// smi puts a tool that runs a shell script into a driver root.
+// smi puts a tool that runs a shell script into a driver root. NVML is an empty library there.
 func smi(t *testing.T, dir, script string) Tool {
 	t.Helper()
 	root := t.TempDir()
 	ok(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
+	ok(t, os.MkdirAll(filepath.Join(root, "usr/lib64"), 0o755))
+	ok(t, os.WriteFile(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"), nil, 0o600))
 	ok(t, os.WriteFile(filepath.Join(root, dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755)) //nolint:gosec // a tool is executable
-	return Tool{Root: root, Locate: func(string) (string, error) { return "", nil }}
+	return Tool{Root: root}
 }
 
 func TestToolIsCalledAsDocumented(t *testing.T) {
 	for interval, n := range map[configapi.TimeSlice]int{"Default": 0, "Short": 1, "Medium": 2, "Long": 3} {
-		for _, dir := range []string{"usr/bin", "opt/bin"} {
+		for _, dir := range []string{"usr/bin", "opt/nvidia/bin"} {
 			record := filepath.Join(t.TempDir(), "args")
 			tool := smi(t, dir, "echo \"$@\" > "+record)
 			ok(t, tool.SetTimeSlice(t.Context(), "GPU-1", interval))
@@ -42,12 +44,10 @@ func TestToolIsCalledAsDocumented(t *testing.T) {
 func TestToolGetsTheLibrary(t *testing.T) {
 	record := filepath.Join(t.TempDir(), "preload")
 	tool := smi(t, "usr/bin", "echo \"$LD_PRELOAD\" > "+record)
-	var asked string
-	tool.Locate = func(root string) (string, error) { asked = root; return filepath.Join(root, "libx.so"), nil }
 	ok(t, tool.SetTimeSlice(t.Context(), "GPU-1", "Long"))
 	have, err := os.ReadFile(record)
 	ok(t, err)
-	if want := filepath.Join(tool.Root, "libx.so"); strings.TrimSpace(string(have)) != want || asked != tool.Root {
+	if want := filepath.Join(tool.Root, "usr/lib64/libnvidia-ml.so.1"); strings.TrimSpace(string(have)) != want {
 		t.Errorf("preloaded %q, want %q", have, want)
 	}
 }
@@ -89,7 +89,7 @@ func TestToolErrors(t *testing.T) {
 	})
 	t.Run("no NVML", func(t *testing.T) {
 		tool := smi(t, "usr/bin", "exit 0")
-		tool.Locate = func(string) (string, error) { return "", errors.New("not there") }
+		ok(t, os.Remove(filepath.Join(tool.Root, "usr/lib64/libnvidia-ml.so.1")))
 		if err := tool.SetTimeSlice(t.Context(), "GPU-1", "Long"); !errors.Is(err, ErrNoTool) {
 			t.Errorf("%v", err)
 		}
