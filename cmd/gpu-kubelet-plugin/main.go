@@ -61,5 +61,30 @@ func command(version string) *cobra.Command {
 	}
 	settings.AddFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
+	cmd.AddCommand(cleanupCommand(version))
+	return cmd
+}
+
+// cleanupCommand is for a node that the driver leaves, where no plugin runs any more.
+func cleanupCommand(version string) *cobra.Command {
+	settings := config.Default()
+	force := false
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Undoes on this node all that the driver did",
+		Long: "Undoes on this node all that the driver did: every claim that is still prepared, then every file.\n" +
+			"For a node on which no plugin runs any more; it needs no API server and no kubelet. Give it the plugin's own flags.",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := config.ApplyEnv(cmd.Flags(), os.LookupEnv); err != nil {
+				return err
+			}
+			return agent.Cleanup(cmd.Context(), settings, version, force)
+		},
+	}
+	settings.AddFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&force, "force", force, "Also undo claims whose devices are in use.")
 	return cmd
 }

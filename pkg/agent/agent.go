@@ -57,6 +57,8 @@ type Agent struct {
 	client  kubernetes.Interface
 	gate    *sliceGate
 	metrics *metrics.Metrics
+	// lookups is the client of the reconciler.
+	lookups kubernetes.Interface
 
 	reporter   *report.Reporter
 	library    *nvml.Library
@@ -88,7 +90,11 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	if err != nil {
 		return err
 	}
-	a := &Agent{config: c, version: version, client: client, gate: gate, metrics: metrics.New(version)}
+	lookups, err := lookupClient(c, version, gate)
+	if err != nil {
+		return err
+	}
+	a := &Agent{config: c, version: version, client: client, lookups: lookups, gate: gate, metrics: metrics.New(version)}
 	a.calls = &kubeletplugin.Calls{
 		Registered: a.onRegistered, Failed: a.callFailed,
 		// Calls come only when the engine is there.

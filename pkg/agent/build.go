@@ -107,8 +107,8 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 	if err != nil {
 		return err
 	}
-	a.reconciler, err = a.newReconciler(tree)
-	return err
+	a.reconciler = a.newReconciler(tree)
+	return nil
 }
 
 // derive binds the pure function that makes devices and slices to this node's settings, and to

@@ -5,8 +5,10 @@ import (
 	"os"
 	"slices"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/pci"
@@ -21,15 +23,16 @@ import (
 // the API server first.
 const lookupQPS = 20
 
-// newReconciler makes what undoes claims that are gone and things that nobody owns.
-func (a *Agent) newReconciler(tree *sysfs.Tree) (*reconcile.Reconciler, error) {
-	c := a.config
+// lookupClient makes the client for those questions.
+func lookupClient(c *config.Config, version string, gate *sliceGate) (kubernetes.Interface, error) {
 	slow := *c
 	slow.APIQPS, slow.APIBurst = lookupQPS, lookupQPS
-	client, err := newClient(&slow, a.version, a.gate)
-	if err != nil {
-		return nil, err
-	}
+	return newClient(&slow, version, gate)
+}
+
+// newReconciler makes what undoes claims that are gone and things that nobody owns.
+func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
+	c := a.config
 	users := usage.Users{Hardware: a.library}
 	if c.WatchOpenDevices {
 		users.Openers = usage.Proc{Root: "/proc", Numbers: tree, Self: os.Getpid()}
@@ -40,7 +43,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) (*reconcile.Reconciler, error) {
 	return reconcile.New(reconcile.Config{
 		Journal: a.journal,
 		Claims: apiclaims.Lookup{
-			In:     func(namespace string) apiclaims.Getter { return client.ResourceV1().ResourceClaims(namespace) },
+			In:     func(namespace string) apiclaims.Getter { return a.lookups.ResourceV1().ResourceClaims(namespace) },
 			Driver: c.DriverName, Pool: c.NodeName,
 		},
 		Users:  users,
@@ -55,7 +58,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) (*reconcile.Reconciler, error) {
 		Reporter: a.reporter,
 		Interval: c.ReconcileInterval,
 		Grace:    c.OrphanGrace,
-	}), nil
+	})
 }
 
 // renew makes the CDI specs of claims that run fit the device nodes of this moment.

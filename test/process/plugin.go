@@ -64,26 +64,9 @@ func (b *Bed) Start(settings ...Setting) *Plugin {
 // log is shown where the test failed.
 func (b *Bed) Run(settings ...Setting) *Plugin {
 	b.t.Helper()
-	host := loopback.Host()
-	r := &run{binary: os.Getenv(BinaryVariable), flags: map[string]string{
-		"node-name": NodeName, "pod-uid": b.podUID, "kubeconfig": b.kubeconfig(),
-		"driver-root": b.Node.DriverRoot(), "driver-root-mount": b.Node.DriverRoot(),
-		"dev-root": b.devDir(), "dev-root-mount": b.devDir(),
-		"proc-root-mount": b.Node.ProcRoot(), "sys-root-mount": b.Node.SysRoot(),
-		"kubelet-plugins-dir": b.pluginsDir(), "kubelet-registry-dir": b.registryDir(),
-		"cdi-dir": b.CDIDir(), "cdi-hook": b.hook(),
-		"http-address": net.JoinHostPort(host, "8080"), "grpc-health-address": net.JoinHostPort(host, "8081"),
-		"holder-wait": "2s", "v": "2",
-	}}
-	for _, set := range settings {
-		set(r)
-	}
-	var args []string
-	for name, value := range r.flags {
-		args = append(args, "--"+name+"="+value)
-	}
+	r := b.command(settings...)
 	p := &Plugin{
-		bed: b, cmd: exec.CommandContext(b.t.Context(), r.binary, args...), exited: make(chan struct{}),
+		bed: b, cmd: exec.CommandContext(b.t.Context(), r.binary, r.args()...), exited: make(chan struct{}),
 		PodUID: r.flags["pod-uid"], HTTP: r.flags["http-address"], Health: r.flags["grpc-health-address"], Started: time.Now(),
 	}
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
@@ -106,6 +89,44 @@ func (b *Bed) Run(settings ...Setting) *Plugin {
 		}
 	})
 	return p
+}
+
+// Cleanup runs the plugin's command of that name, with more flags, and gives what it printed.
+func (b *Bed) Cleanup(flags ...string) (string, error) {
+	b.t.Helper()
+	r := b.command()
+	delete(r.flags, "v")
+	cmd := exec.CommandContext(b.Context(), r.binary, append(append([]string{"cleanup"}, r.args()...), flags...)...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// args are the flags on a command line.
+func (r *run) args() []string {
+	var args []string
+	for name, value := range r.flags {
+		args = append(args, "--"+name+"="+value)
+	}
+	return args
+}
+
+// command is how the plugin is run on this bed.
+func (b *Bed) command(settings ...Setting) *run {
+	host := loopback.Host()
+	r := &run{binary: os.Getenv(BinaryVariable), flags: map[string]string{
+		"node-name": NodeName, "pod-uid": b.podUID, "kubeconfig": b.kubeconfig(),
+		"driver-root": b.Node.DriverRoot(), "driver-root-mount": b.Node.DriverRoot(),
+		"dev-root": b.devDir(), "dev-root-mount": b.devDir(),
+		"proc-root-mount": b.Node.ProcRoot(), "sys-root-mount": b.Node.SysRoot(),
+		"kubelet-plugins-dir": b.pluginsDir(), "kubelet-registry-dir": b.registryDir(),
+		"cdi-dir": b.CDIDir(), "cdi-hook": b.hook(),
+		"http-address": net.JoinHostPort(host, "8080"), "grpc-health-address": net.JoinHostPort(host, "8081"),
+		"holder-wait": "2s", "v": "2",
+	}}
+	for _, set := range settings {
+		set(r)
+	}
+	return r
 }
 
 func (b *Bed) devDir() string { return filepath.Join(b.Node.DevRoot(), "dev") }
