@@ -335,7 +335,7 @@ func TestNeverReady(t *testing.T) {
 	for fault, says := range map[mpsdaemon.Fault]string{
 		mpsdaemon.FailsToStart:  "told to fail",
 		mpsdaemon.IgnoresLimits: "did not take",
-		mpsdaemon.NeverAnswers:  "get_server_list",
+		mpsdaemon.NeverAnswers:  "does not answer",
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()

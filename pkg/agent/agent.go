@@ -190,6 +190,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { a.catalog.Run(work, a.config.RescanInterval); return nil })
 	group.Go(func() error { return a.publish(work) })
+	group.Go(func() error { a.watchMPS(work); return nil })
 
 	select {
 	case <-signal.Done():

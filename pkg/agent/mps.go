@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"context"
 	"time"
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/mpssteps"
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
+	"github.com/gpu-dra/driver/pkg/sharing/mps/watch"
 )
 
 // mpsPatience is how long a claim waits for the supervisor of MPS control daemons, which starts
@@ -30,7 +32,17 @@ func (a *Agent) withMPS(handlers map[device.Kind]prepare.Handler) map[device.Kin
 // mpsExecutors do and undo the step. They are there also where MPS is switched off: claims that
 // were prepared before have to be unprepared.
 func (a *Agent) mpsExecutors() map[string]prepare.Executor {
-	return map[string]prepare.Executor{mpssteps.Kind: mpssteps.Step{
-		Hardware: a.library, Daemons: a.mpsClient(), Layout: a.mpsLayout(), Known: a.hasRecord,
-	}}
+	return map[string]prepare.Executor{mpssteps.Kind: a.mpsStep()}
+}
+
+func (a *Agent) mpsStep() mpssteps.Step {
+	return mpssteps.Step{Hardware: a.library, Daemons: a.mpsClient(), Layout: a.mpsLayout(), Known: a.hasRecord}
+}
+
+// watchMPS tells of the control daemons of a node that has some.
+func (a *Agent) watchMPS(ctx context.Context) {
+	if a.config.MPS {
+		watch := watch.Watch{Daemons: mps.Client{Layout: a.mpsLayout(), Patience: mpsPatience}, Reporter: a.reporter, Meter: a.metrics}
+		watch.Run(ctx, a.config.RescanInterval)
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
+	"github.com/gpu-dra/driver/pkg/prepare/mpssteps"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/reconcile/apiclaims"
 	"github.com/gpu-dra/driver/pkg/reconcile/leftover"
@@ -53,6 +54,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 			leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName},
 			leftover.Metadata{Dir: a.stateDir(metadataDir)},
 			migsteps.Owner{Instance: instance},
+			mpssteps.Owner{Step: a.mpsStep()},
 		},
 		Renew:    a.renew,
 		Reporter: a.reporter,

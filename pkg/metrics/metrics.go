@@ -77,6 +77,7 @@ type Metrics struct {
 	driverUp     prometheus.Gauge
 	registered   prometheus.Gauge
 	leader       prometheus.Gauge
+	mps          mps
 	undone       prometheus.Counter
 	kept         prometheus.Gauge
 	leftovers    prometheus.Counter
@@ -119,6 +120,8 @@ func New(version string) *Metrics {
 		kept:       gauge("orphans_kept", "Claims that are gone and keep devices: in use, or a step cannot be undone."),
 		leftovers:  counter("leftovers_removed_total", "Files and partitions removed because no claim's record accounted for them."),
 	}
+	m.mps = newMPS()
+	m.registry.MustRegister(m.mps.collectors()...)
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info",
 		Help: "Always 1; the label is the version.",

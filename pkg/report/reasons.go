@@ -6,19 +6,21 @@ type Reason string
 
 // The reasons.
 const (
-	PrepareFailed     Reason = "PrepareFailed"
-	UnprepareFailed   Reason = "UnprepareFailed"
-	NoEffect          Reason = "NoEffect"
-	ValueOmitted      Reason = "ValueOmitted"
-	GPUUnusable       Reason = "GPUUnusable"
-	FactUnreadable    Reason = "FactUnreadable"
-	DriverMissing     Reason = "GPUDriverMissing"
-	DriverHung        Reason = "GPUDriverHung"
-	SlicesRefused     Reason = "SlicesRefused"
-	RecordQuarantined Reason = "RecordQuarantined"
-	OrphanUndone      Reason = "OrphanUndone"
-	OrphanKept        Reason = "OrphanKept"
-	LeftoverRemoved   Reason = "LeftoverRemoved"
+	PrepareFailed      Reason = "PrepareFailed"
+	UnprepareFailed    Reason = "UnprepareFailed"
+	NoEffect           Reason = "NoEffect"
+	ValueOmitted       Reason = "ValueOmitted"
+	GPUUnusable        Reason = "GPUUnusable"
+	FactUnreadable     Reason = "FactUnreadable"
+	DriverMissing      Reason = "GPUDriverMissing"
+	DriverHung         Reason = "GPUDriverHung"
+	SlicesRefused      Reason = "SlicesRefused"
+	RecordQuarantined  Reason = "RecordQuarantined"
+	MPSDaemonDown      Reason = "MPSDaemonDown"
+	MPSDaemonRestarted Reason = "MPSDaemonRestarted"
+	OrphanUndone       Reason = "OrphanUndone"
+	OrphanKept         Reason = "OrphanKept"
+	LeftoverRemoved    Reason = "LeftoverRemoved"
 )
 
 // Description explains a Reason in the reference page.
@@ -70,6 +72,14 @@ func Descriptions() []Description {
 			"The note has the API server's words: an RBAC rule or admission policy that denies, or a feature gate that drops fields.",
 		},
 		{
+			MPSDaemonDown, "Node", "An MPS control daemon that claims use does not serve, or its supervisor does not answer.",
+			"It is started again by itself. The note has the reason and the end of the daemon's log; without a supervisor, look at the pod of the MPS DaemonSet on the node.",
+		},
+		{
+			MPSDaemonRestarted, "Node", "An MPS control daemon ended and was started again with its limits.",
+			"Programs that used the device were cut off: see that they started again. Often it is one of them that crashed.",
+		},
+		{
 			RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
 			"Keep the file for a report. Pods that run are not affected.",
 		},
@@ -101,6 +111,8 @@ func (r Reason) action() string {
 		return "Recover"
 	case OrphanUndone, OrphanKept, LeftoverRemoved:
 		return "Reconcile"
+	case MPSDaemonDown, MPSDaemonRestarted:
+		return "Share"
 	}
 	return "Scan"
 }

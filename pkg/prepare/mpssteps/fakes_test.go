@@ -73,7 +73,9 @@ type hardware struct {
 	// refuse is the answer to setting a mode; lost are GPUs that are.
 	refuse error
 	lost   map[int]bool
-	sets   int
+	// gone tells that there is no GPU driver.
+	gone bool
+	sets int
 }
 
 func newHardware() *hardware {
@@ -83,6 +85,9 @@ func newHardware() *hardware {
 func placeKey(g inventory.GPUID, at inventory.MIGPlacement) string { return g.UUID + " " + at.String() }
 
 func (h *hardware) check(g inventory.GPUID) error {
+	if h.gone {
+		return inventory.ErrNoDriver
+	}
 	for i, lost := range h.lost {
 		if lost && id(i) == g {
 			return fmt.Errorf("call: %w", inventory.ErrLost)

@@ -17,7 +17,8 @@ import (
 
 // entry is what is known of one device.
 type entry struct {
-	Setting Setting `json:"setting"`
+	// Where is the device and what its daemon has to be; the claim in it is that of the first user.
+	Where params `json:"device"`
 	// Before is the compute mode that the device had; nil where it was not changed.
 	Before *inventory.ComputeMode `json:"computeModeBefore,omitzero"`
 	// Users are the claims that use the device, by params.user.
@@ -105,21 +106,16 @@ func (l ledger) remove(device string) error {
 	return nil
 }
 
-// Used lists the devices that are used, with the claims that use them.
-func Used(layout mps.Layout) (map[string][]string, error) {
-	l := ledger{layout}
-	files, err := os.ReadDir(layout.Devices())
+// devices lists the devices that have an entry.
+func (l ledger) devices() ([]string, error) {
+	files, err := os.ReadDir(l.layout.Devices())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the devices that are used by MPS: %w", err)
 	}
-	out := map[string][]string{}
+	var out []string
 	for _, f := range files {
-		device, ok := strings.CutSuffix(f.Name(), ".json")
-		if !ok {
-			continue
-		}
-		if e, found, err := l.read(device); err == nil && found {
-			out[device] = e.names()
+		if device, ok := strings.CutSuffix(f.Name(), ".json"); ok && mps.CheckName(device) == nil {
+			out = append(out, device)
 		}
 	}
 	return out, nil

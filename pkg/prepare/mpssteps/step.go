@@ -127,10 +127,10 @@ func (s Step) enter(ctx context.Context, p params, uuid string) error {
 	}
 	s.dropUnknown(&e, p.user())
 	delete(e.Users, p.user())
-	if len(e.Users) > 0 && !same(e.Setting, p.Setting) {
-		return &ConflictError{Device: p.Device, Wanted: p.Setting, Has: e.Setting, Holders: e.names()}
+	if len(e.Users) > 0 && !same(e.Where.Setting, p.Setting) {
+		return &ConflictError{Device: p.Device, Wanted: p.Setting, Has: e.Where.Setting, Holders: e.names()}
 	}
-	e.Setting, e.Users[p.user()] = p.Setting, p.Claim
+	e.Where, e.Users[p.user()] = p, p.Claim
 	mode, err := s.Hardware.ComputeMode(ctx, p.gpu(), partition(p, uuid))
 	if errors.Is(err, inventory.ErrNotSupported) {
 		// Such a device has no mode that could keep others off: clients find the daemon all the same.
@@ -185,10 +185,21 @@ func (s Step) Undo(ctx context.Context, raw, _ jsontext.Value) error {
 	if len(e.Users) > 0 {
 		return l.write(p.Device, e)
 	}
+	return s.release(ctx, p, e)
+}
+
+// release ends the daemon of a device without users and puts the compute mode back.
+func (s Step) release(ctx context.Context, p params, e entry) error {
+	l := ledger{s.Layout}
 	if err := s.stop(ctx, p.daemon()); err != nil {
 		return err
 	}
-	if err := s.restore(ctx, p, e); err != nil {
+	err := s.restore(ctx, p, e)
+	if errors.Is(err, inventory.ErrNoDriver) {
+		// No pod must wait for a GPU driver. The mode is put back when there is one.
+		return l.write(p.Device, e)
+	}
+	if err != nil {
 		return err
 	}
 	return l.remove(p.Device)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/prepare/mpssteps"
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
 )
@@ -46,10 +47,6 @@ func TestSharedByEquals(t *testing.T) {
 	want := map[string]mps.Spec{"gpu-0000-01-00-0": {Devices: []mps.Device{{UUID: "GPU-0"}}, ActiveThreadPercentage: &percent}}
 	if diff := cmp.Diff(want, r.running, cmp.Comparer(mps.Spec.Equal)); diff != "" {
 		t.Error(diff)
-	}
-	used, err := mpssteps.Used(r.layout)
-	if want := (map[string][]string{"gpu-0000-01-00-0": {"team/a", "team/b"}}); err != nil || !cmp.Equal(used, want) {
-		t.Errorf("used %v, %v", used, err)
 	}
 	must(t, r.undo(t, a))
 	if r.modes["GPU-0"] != exclusive || len(r.running) != 1 {
@@ -243,6 +240,56 @@ func TestDamagedLedger(t *testing.T) {
 	must(t, r.undo(t, a))
 	if r.modes["GPU-0"] != byDefault || len(r.running) != 0 {
 		t.Errorf("mode %s, daemons %v", r.modes["GPU-0"], r.running)
+	}
+}
+
+// What a lost record left is found and undone; what a claim has is not.
+func TestOwner(t *testing.T) {
+	r := newRig(t)
+	r.live(t)
+	a, b := planned("a", gpu{i: 0}, threads(25)), planned("b", gpu{i: 1}, threads(25))
+	must(t, r.do(t, a))
+	must(t, r.do(t, b))
+	o := mpssteps.Owner{Step: r.step()}
+	things, err := o.Things(t.Context())
+	must(t, err)
+	if len(things) != 2 || things[0].ID != "gpu-0000-01-00-0" || things[0].GPU != address(0) {
+		t.Fatalf("things %+v", things)
+	}
+	record := &journal.Record{Devices: []journal.Device{{Name: "gpu-0000-02-00-0"}}}
+	if o.Accounts(record, things[0]) || !o.Accounts(record, things[1]) {
+		t.Error("the record accounts for another device")
+	}
+	must(t, o.Remove(t.Context(), things[0])) // it has a record: nothing happens
+	delete(r.records, "uid-a")
+	must(t, o.Remove(t.Context(), things[0]))
+	must(t, o.Remove(t.Context(), things[0]))
+	if r.modes["GPU-0"] != byDefault || r.modes["GPU-1"] != exclusive || len(r.running) != 1 {
+		t.Errorf("modes %v, daemons %v", r.modes, r.running)
+	}
+}
+
+// A pod ends without a GPU driver, and the mode is put back when there is one.
+func TestWithoutADriver(t *testing.T) {
+	r := newRig(t)
+	r.live(t)
+	a := planned("a", gpu{i: 0}, threads(25))
+	must(t, r.do(t, a))
+	r.gone = true
+	must(t, r.undo(t, a))
+	if len(r.running) != 0 {
+		t.Errorf("daemons %v", r.running)
+	}
+	r.gone = false
+	o := mpssteps.Owner{Step: r.step()}
+	things, err := o.Things(t.Context())
+	must(t, err)
+	if len(things) != 1 {
+		t.Fatalf("things %+v", things)
+	}
+	must(t, o.Remove(t.Context(), things[0]))
+	if r.modes["GPU-0"] != byDefault {
+		t.Errorf("mode %s", r.modes["GPU-0"])
 	}
 }
 

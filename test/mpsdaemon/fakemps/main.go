@@ -121,12 +121,20 @@ func serve(ctx context.Context) error {
 
 func (s *state) answer(ctx context.Context, conn net.Conn) (done bool, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return false, nil
+	for lines := bufio.NewScanner(conn); !done && lines.Scan(); {
+		var out string
+		out, done, err = s.command(ctx, append(strings.Fields(lines.Text()), "", "", ""))
+		if err != nil {
+			return done, err
+		}
+		if _, err := io.WriteString(conn, out); err != nil {
+			return done, err
+		}
 	}
-	words := append(strings.Fields(line), "", "", "")
-	var out string
+	return done, nil
+}
+
+func (s *state) command(ctx context.Context, words []string) (out string, done bool, err error) {
 	switch words[0] {
 	case "get_server_list":
 		for _, c := range s.servers {
@@ -159,8 +167,7 @@ func (s *state) answer(ctx context.Context, conn net.Conn) (done bool, err error
 	default:
 		out = "Unknown command\n"
 	}
-	_, writeErr := io.WriteString(conn, out)
-	return done, errors.Join(err, writeErr)
+	return out, done, err
 }
 
 func (s *state) start(ctx context.Context) (string, error) {
@@ -183,6 +190,13 @@ func frontEnd(ctx context.Context) error {
 		return fmt.Errorf("cannot find the control daemon: %w", err)
 	}
 	if _, err := io.Copy(conn, os.Stdin); err != nil {
+		return err
+	}
+	half, ok := conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("no unix socket")
+	}
+	if err := half.CloseWrite(); err != nil {
 		return err
 	}
 	_, err = io.Copy(os.Stdout, conn)

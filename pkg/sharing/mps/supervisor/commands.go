@@ -19,42 +19,58 @@ const (
 	cmdGetMemory  = "get_default_device_pinned_mem_limit"
 )
 
-// configure sees that a daemon answers and gives it its limits, which it does not keep over its
-// end. They are read back: a limit that did not take is none.
-func configure(ctx context.Context, programs Programs, name string, spec mps.Spec) error {
-	if _, err := programs.Command(ctx, name, cmdServers); err != nil {
-		return fmt.Errorf("does not answer %s: %w", cmdServers, err)
-	}
+// limit is one limit of a daemon: how it is set, how it is read back, and what is right then.
+type limit struct {
+	set, get string
+	right    func(answer string) bool
+}
+
+// limitsOf lists the limits of a spec.
+func limitsOf(spec mps.Spec) []limit {
+	var out []limit
 	if p := spec.ActiveThreadPercentage; p != nil {
-		if err := limit(ctx, programs, name, cmdSetThreads, cmdGetThreads, strconv.Itoa(*p), isPercentage(*p)); err != nil {
-			return err
-		}
+		out = append(out, limit{cmdSetThreads + " " + strconv.Itoa(*p), cmdGetThreads, isPercentage(*p)})
 	}
 	for i, d := range spec.Devices {
 		if d.PinnedMemoryMiB == 0 {
 			continue
 		}
 		// A daemon knows its devices by their place; UUIDs it was seen to pass over in silence.
-		device := " " + strconv.Itoa(i)
-		value := strconv.FormatInt(d.PinnedMemoryMiB, 10) + "M"
-		if err := limit(ctx, programs, name, cmdSetMemory+device, cmdGetMemory+device, value, isMemory(d.PinnedMemoryMiB)); err != nil {
-			return err
-		}
+		out = append(out, limit{
+			fmt.Sprintf("%s %d %dM", cmdSetMemory, i, d.PinnedMemoryMiB), fmt.Sprintf("%s %d", cmdGetMemory, i), isMemory(d.PinnedMemoryMiB),
+		})
 	}
-	return nil
+	return out
 }
 
-func limit(ctx context.Context, programs Programs, name, set, get, value string, right func(answer string) bool) error {
-	said, err := programs.Command(ctx, name, set+" "+value)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", set, value, err)
+// configure sees that a daemon answers and gives it its limits, which it does not keep over its
+// end. They are read back: a limit that did not take is none. Each command is a process, so what
+// is set is said in one go, and so is what is asked.
+func configure(ctx context.Context, programs Programs, name string, spec mps.Spec) error {
+	limits := limitsOf(spec)
+	if len(limits) == 0 {
+		if _, err := programs.Command(ctx, name, cmdServers); err != nil {
+			return fmt.Errorf("does not answer %s: %w", cmdServers, err)
+		}
+		return nil
 	}
-	answer, err := programs.Command(ctx, name, get)
-	if err != nil {
-		return fmt.Errorf("%s: %w", get, err)
+	var sets, gets []string
+	for _, l := range limits {
+		sets, gets = append(sets, l.set), append(gets, l.get)
 	}
-	if !right(answer) {
-		return fmt.Errorf("%s %s did not take: it answered %q, and %s answers %q", set, value, said, get, answer)
+	said, err := programs.Command(ctx, name, strings.Join(sets, "\n"))
+	if err != nil {
+		return fmt.Errorf("does not answer %s: %w", strings.Join(sets, ", "), err)
+	}
+	answer, err := programs.Command(ctx, name, strings.Join(gets, "\n"))
+	if err != nil {
+		return fmt.Errorf("does not answer %s: %w", strings.Join(gets, ", "), err)
+	}
+	lines := strings.Split(strings.TrimSpace(answer), "\n")
+	for i, l := range limits {
+		if len(lines) != len(limits) || !l.right(lines[i]) {
+			return fmt.Errorf("%s did not take: the daemon said %q, and %s says %q", l.set, said, l.get, answer)
+		}
 	}
 	return nil
 }
