@@ -282,6 +282,8 @@ func TestMessages(t *testing.T) {
 		" was not found under the driver root":                                             "pkg/cdi/base.go",
 		"(free space or inodes on the file system of the state directory)":                 "pkg/journal/errors.go",
 		", this release reads up to ":                                                      "pkg/journal/errors.go",
+		" did not get ready in ":                                                           "pkg/prepare/mpssteps/step.go",
+		" has an MPS control daemon with other settings":                                   "pkg/prepare/mpssteps/step.go",
 		"was not free after ":                                                              "pkg/lock/lock.go",
 	} {
 		if !strings.Contains(read(t, source), message) {
