@@ -139,31 +139,13 @@ func (e Error) apply(r *Record, rules Rules, now time.Time) {
 }
 
 func (l Look) apply(r *Record, rules Rules, now time.Time) {
-	on := slices.Clone(l.On)
-	switch l.Reach {
-	case Answers:
+	on := l.conditions()
+	if l.Reach == Answers {
 		if r.has(Lost) {
 			r.Back = now
 		}
 		r.Looked, r.Action = now, l.Action
-		if name := l.Action.fault(); name != "" {
-			on = append(on, Condition{Kind: Recovery, Code: name})
-		}
-	case Gone:
-		on = []Condition{{Kind: Lost}}
-	case Hangs:
-		on = []Condition{{Kind: Unresponsive}}
-	case Fails:
-		on = nil
-	}
-	for i := range r.Faults {
-		if f := &r.Faults[i]; f.Level && f.Kind != Unmonitored && l.Reach == Answers && !slices.Contains(l.Blind, f.Kind) {
-			still := slices.ContainsFunc(on, func(c Condition) bool { return c.Kind == f.Kind && c.Code == f.Code })
-			if f.On && !still {
-				// The hold-down begins here: it may have been out of sight for long.
-				f.On, f.Last = false, now
-			}
-		}
+		r.passed(on, l.Blind, now)
 	}
 	for _, c := range on {
 		rule := rules.Table.Condition(c.Kind, c.Code)
@@ -172,6 +154,37 @@ func (l Look) apply(r *Record, rules Rules, now time.Time) {
 		}
 		f := r.fault(c.Kind, c.Code, nil, rule, rules.Timing, now)
 		f.Level, f.On, f.Detail = true, true, c.Detail
+	}
+}
+
+// conditions are all that the GPU is in.
+func (l Look) conditions() []Condition {
+	switch l.Reach {
+	case Gone:
+		return []Condition{{Kind: Lost}}
+	case Hangs:
+		return []Condition{{Kind: Unresponsive}}
+	case Fails:
+		return nil
+	}
+	on := slices.Clone(l.On)
+	if name := l.Action.fault(); name != "" {
+		on = append(on, Condition{Kind: Recovery, Code: name})
+	}
+	return on
+}
+
+// passed notes which conditions are over.
+func (r *Record) passed(on []Condition, blind []Kind, now time.Time) {
+	for i := range r.Faults {
+		f := &r.Faults[i]
+		if !f.On || f.Kind == Unmonitored || slices.Contains(blind, f.Kind) {
+			continue
+		}
+		if !slices.ContainsFunc(on, func(c Condition) bool { return c.Kind == f.Kind && c.Code == f.Code }) {
+			// The hold-down begins here: it may have been out of sight for long.
+			f.On, f.Last = false, now
+		}
 	}
 }
 

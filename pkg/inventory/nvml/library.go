@@ -14,6 +14,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/renewal"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
@@ -28,6 +29,9 @@ var errSessionEnded = errors.New("the session with the driver has ended")
 // API is go-nvml's interface, for packages that hand it on to a library.
 type API = nvml.Interface
 
+// Return is the code that a call gives.
+type Return = nvml.Return
+
 // Options say where the library is.
 type Options struct {
 	// Root is the driver root as this process sees it.
@@ -38,6 +42,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// Partitions has Read ask what GPUs can be cut into and what instances there are.
 	Partitions bool
+	// Calls are C functions that those who borrow the session want to make.
+	Calls []string
 }
 
 // Library is the driver's library, opened when it is first needed and again after it went away.
@@ -49,12 +55,13 @@ type Library struct {
 	// long for a GPU that hangs: who works with one GPU borrows the session without a turn.
 	turn       chan struct{}
 	bound      *binding
-	renewal    renewal
+	renewal    renewal.Policy
 	partitions *partitions
 	// mu guards the fields below. Who has the turn may read session without it.
 	mu        sync.Mutex
 	session   *session
 	borrowers int
+	loan      loan
 }
 
 // errBusy says that the session is in use.
@@ -113,7 +120,7 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 		reading, err = l.readAnew(ctx, reading, err, onBus)
 	}
 	if err == nil {
-		l.renewal.noted(unserved(reading, onBus), onBus)
+		l.renewal.Noted(unserved(reading, onBus), onBus)
 	}
 	return reading, err
 }
@@ -148,7 +155,7 @@ func (l *Library) wantsNewSession(r inventory.Reading, err error, onBus []pci.Ad
 	for _, b := range r.Boards {
 		ended = ended && errors.Is(errors.Join(b.Err, b.PCI.Err, b.UUID.Err), errSessionEnded)
 	}
-	return ended || l.renewal.due(unserved(r, onBus), time.Since(l.session.opened))
+	return ended || l.renewal.Due(unserved(r, onBus), time.Since(l.session.opened))
 }
 
 // Use opens the library if need be and runs f with it under the watchdog, as a call about the
@@ -208,6 +215,8 @@ func (l *Library) end() { <-l.turn }
 // shutdown drops the session if nobody works with it, whatever NVML answers: after an error it is
 // of no use either. The caller has the turn.
 func (l *Library) shutdown(ctx context.Context) error {
+	done := l.recall(ctx)
+	defer done()
 	s, err := l.take()
 	if err != nil {
 		return err
@@ -236,7 +245,7 @@ func (l *Library) open(ctx context.Context) error {
 		err     error
 	}
 	p, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "dlopen", func() probed {
-		symbols, err := probe(path)
+		symbols, err := probe(path, l.options.Calls)
 		return probed{symbols, err}
 	})
 	if err = errors.Join(err, p.err); err != nil {
@@ -295,7 +304,7 @@ func (l *Library) find() (string, os.FileInfo, error) {
 
 // probe loads the library aside and looks for the calls we may make. go-nvml offers that only
 // after Init, and a call to a symbol that is missing ends the process.
-func probe(path string) (map[string]bool, error) {
+func probe(path string, more []string) (map[string]bool, error) {
 	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
 	if err := library.Open(); err != nil {
 		return nil, err
@@ -308,11 +317,22 @@ func probe(path string) (map[string]bool, error) {
 		}
 		symbols[name] = true
 	}
-	for _, name := range slices.Concat(optional(), migSymbols(), modeSymbols()) {
+	for _, name := range slices.Concat(optional(), migSymbols(), modeSymbols(), more) {
 		symbols[name] = library.Lookup(name) == nil
 	}
 	if err := errors.Join(missing...); err != nil {
 		return nil, errors.Join(fmt.Errorf("it is no NVML or too old: %w", err), library.Close())
 	}
 	return symbols, library.Close()
+}
+
+// unserved are the GPUs of the bus that a reading does not have or has lost.
+func unserved(r inventory.Reading, onBus []pci.Address) []pci.Address {
+	missing := slices.Clone(onBus)
+	for _, b := range r.Boards {
+		if usable(b) {
+			missing = slices.DeleteFunc(missing, func(a pci.Address) bool { return a == b.PCI.Value })
+		}
+	}
+	return missing
 }

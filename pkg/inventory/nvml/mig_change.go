@@ -231,35 +231,3 @@ func (l *Library) onInstance(ctx context.Context, gpu inventory.GPUID, instance 
 		return f(a, gi.Value)
 	})
 }
-
-// borrow gives the session, opened if need be, and keeps it open until it is released. It waits
-// for no reading where a session is open.
-func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
-	if s := l.lend(); s != nil {
-		return s, l.giveBack, nil
-	}
-	if err := l.begin(ctx); err != nil {
-		return nil, nil, err
-	}
-	defer l.end()
-	if err := l.open(ctx); err != nil {
-		return nil, nil, err
-	}
-	return l.lend(), l.giveBack, nil
-}
-
-// lend counts the caller as a user of the session, if there is one.
-func (l *Library) lend() *session {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.session != nil {
-		l.borrowers++
-	}
-	return l.session
-}
-
-func (l *Library) giveBack() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.borrowers--
-}

@@ -1,4 +1,4 @@
-package nvml
+package renewal
 
 import (
 	"testing"
@@ -10,8 +10,8 @@ import (
 func TestASessionIsRenewedEverMoreRarely(t *testing.T) {
 	broken, late := pci.Address{Bus: 1}, pci.Address{Bus: 2}
 	one, both := []pci.Address{broken}, []pci.Address{broken, late}
-	var r renewal
-	r.noted(one, one)
+	var r Policy
+	r.Noted(one, one)
 	for i, step := range []struct {
 		unserved, onBus []pci.Address
 		age             time.Duration
@@ -33,13 +33,13 @@ func TestASessionIsRenewedEverMoreRarely(t *testing.T) {
 		{one, both, firstRenewal - 1, false},
 		{one, both, firstRenewal, true},
 	} {
-		if got := r.due(step.unserved, step.age); got != step.want {
+		if got := r.Due(step.unserved, step.age); got != step.want {
 			t.Errorf("step %d: due is %v, want %v", i, got, step.want)
 		}
-		r.noted(step.unserved, step.onBus)
+		r.Noted(step.unserved, step.onBus)
 	}
 	for range 20 {
-		r.due(one, lastRenewal)
+		r.Due(one, lastRenewal)
 	}
 	if r.wait != lastRenewal {
 		t.Errorf("waits for %v, want at most %v", r.wait, lastRenewal)

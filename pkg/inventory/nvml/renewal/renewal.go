@@ -1,10 +1,11 @@
-package nvml
+// Package renewal decides when a session with NVML is opened anew. It is for package nvml; it must
+// not know NVML.
+package renewal
 
 import (
 	"slices"
 	"time"
 
-	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -15,18 +16,18 @@ const (
 	lastRenewal  = 10 * time.Minute
 )
 
-// renewal decides when a session is opened anew for GPUs that the bus shows bound to the driver
+// Policy decides when a session is opened anew for GPUs that the bus shows bound to the driver
 // and NVML does not serve. NVML enumerates once a session, so a GPU that came later needs a new
 // one; one that is broken does not get better by it, and opening may be slow because of it.
 // The zero value is ready to use.
-type renewal struct {
+type Policy struct {
 	wait time.Duration
 	// onBus are the GPUs that the bus showed at the last reading.
 	onBus []pci.Address
 }
 
-// due tells whether a session of that age should be renewed.
-func (r *renewal) due(unserved []pci.Address, age time.Duration) bool {
+// Due tells whether a session of that age should be renewed.
+func (r *Policy) Due(unserved []pci.Address, age time.Duration) bool {
 	if len(unserved) == 0 {
 		return false
 	}
@@ -41,21 +42,10 @@ func (r *renewal) due(unserved []pci.Address, age time.Duration) bool {
 	return true
 }
 
-// noted remembers what a reading found.
-func (r *renewal) noted(unserved, onBus []pci.Address) {
+// Noted remembers what a reading found.
+func (r *Policy) Noted(unserved, onBus []pci.Address) {
 	r.onBus = slices.Clone(onBus)
 	if len(unserved) == 0 {
 		r.wait = 0
 	}
-}
-
-// unserved are the GPUs of the bus that a reading does not have or has lost.
-func unserved(r inventory.Reading, onBus []pci.Address) []pci.Address {
-	missing := slices.Clone(onBus)
-	for _, b := range r.Boards {
-		if usable(b) {
-			missing = slices.DeleteFunc(missing, func(a pci.Address) bool { return a == b.PCI.Value })
-		}
-	}
-	return missing
 }

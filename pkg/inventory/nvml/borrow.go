@@ -1,0 +1,143 @@
+package nvml
+
+import (
+	"context"
+	"time"
+
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
+)
+
+// borrow gives the session, opened if need be, and keeps it open until it is released. It waits
+// for no reading where a session is open.
+func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
+	if s := l.lend(); s != nil {
+		return s, l.giveBack, nil
+	}
+	if err := l.begin(ctx); err != nil {
+		return nil, nil, err
+	}
+	defer l.end()
+	if err := l.open(ctx); err != nil {
+		return nil, nil, err
+	}
+	return l.lend(), l.giveBack, nil
+}
+
+// lend counts the caller as a user of the session, if there is one.
+func (l *Library) lend() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session != nil {
+		l.borrowers++
+	}
+	return l.session
+}
+
+func (l *Library) giveBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.borrowers--
+}
+
+// recallLimit is how long those who have the session for long get to return it; longer than any
+// of their waits.
+const recallLimit = 3 * time.Second
+
+// loan is the account of those who have the session for long. The library's mu guards it.
+type loan struct {
+	out int
+	// back is closed when the library wants the session back; new borrowers wait for the turn then.
+	back     chan struct{}
+	recalled bool
+	// idle is closed when the last one has returned it.
+	idle chan struct{}
+}
+
+// Session is an open session that was lent.
+type Session struct {
+	session  *session
+	watchdog *watchdog.Watchdog
+	// Recalled is closed when the session is to be returned soon.
+	Recalled <-chan struct{}
+}
+
+// Has tells whether the driver's library has a call; of those in Options.Calls and our own.
+func (s Session) Has(call string) bool { return s.session.symbols[call] }
+
+// Call makes one call about a GPU, by its address, or about something else of its own, under the
+// watchdog. It fails with HungError, CallError, or that of ctx; inventory.ErrNotSupported where the
+// library lacks the call. After a HungError f still runs.
+func (s Session) Call(ctx context.Context, about, call string, f func(API) Return) error {
+	a := &asker{ctx: ctx, watchdog: s.watchdog, session: s.session, about: about}
+	return ask(a, call, func() (struct{}, Return) { return struct{}{}, f(s.session.api) }).Err
+}
+
+// Lend gives the session, opened if need be, until it is returned: for who works with it for long,
+// and returns it soon when it is recalled. The library calls it back when the driver is gone or
+// was replaced, and when GPUs came that only a new session serves.
+func (l *Library) Lend(ctx context.Context) (Session, func(), error) {
+	if s, ok := l.lendLong(); ok {
+		return s, l.returned, nil
+	}
+	if err := l.begin(ctx); err != nil {
+		return Session{}, nil, err
+	}
+	defer l.end()
+	if err := l.open(ctx); err != nil {
+		return Session{}, nil, err
+	}
+	s, _ := l.lendLong()
+	return s, l.returned, nil
+}
+
+func (l *Library) lendLong() (Session, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.session == nil || l.loan.idle != nil {
+		return Session{}, false
+	}
+	if l.loan.out == 0 {
+		l.loan.back, l.loan.recalled = make(chan struct{}), false
+	}
+	l.loan.out++
+	l.borrowers++
+	return Session{session: l.session, watchdog: l.watchdog, Recalled: l.loan.back}, true
+}
+
+func (l *Library) returned() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.borrowers--
+	l.loan.out--
+	if l.loan.out == 0 && l.loan.idle != nil {
+		close(l.loan.idle)
+	}
+}
+
+// recall asks for the session back and waits, for a bounded time, until it is. Nobody gets it for
+// long until done is called. The caller has the turn.
+func (l *Library) recall(ctx context.Context) (done func()) {
+	l.mu.Lock()
+	idle := make(chan struct{})
+	l.loan.idle = idle
+	switch {
+	case l.loan.out == 0:
+		close(idle)
+	case !l.loan.recalled:
+		l.loan.recalled = true
+		close(l.loan.back)
+	}
+	l.mu.Unlock()
+	timer := time.NewTimer(recallLimit)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.loan.idle = nil
+	}
+}
