@@ -26,6 +26,8 @@ import (
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -60,11 +62,14 @@ type Agent struct {
 	// lookups is the client of the reconciler.
 	lookups kubernetes.Interface
 
-	reporter   *report.Reporter
-	library    *nvml.Library
-	migLedger  *ledger.Ledger
-	locks      *lock.Locker
-	catalog    *catalog.Catalog
+	reporter  *report.Reporter
+	library   *nvml.Library
+	migLedger *ledger.Ledger
+	locks     *lock.Locker
+	catalog   *catalog.Catalog
+	health    *monitor.Monitor
+	// offered are all published devices, also those that nobody can get.
+	offered    atomic.Pointer[[]device.Device]
 	journal    *journal.Store
 	specs      *cdi.Dir
 	base       *cdi.Base
@@ -270,6 +275,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		Reporter: a.reporter,
 		Meter:    a.metrics,
 		Metadata: a.metadata(),
+		Health:   a,
 		Refused: func(ctx context.Context, err error) {
 			if p := a.publisher.Load(); p != nil {
 				go p.Refused(ctx, err)
@@ -285,7 +291,6 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		draplugin.RegistrarDirectoryPath(a.config.KubeletRegistryDir),
 		draplugin.CDIDirectory(a.config.CDIDir),
 		draplugin.Serialize(false),
-		draplugin.HealthService(false),
 		draplugin.GRPCInterceptor(a.calls.Intercept),
 	}
 	if a.config.PodUID != "" {
@@ -361,8 +366,11 @@ func (a *Agent) publish(ctx context.Context) error {
 		lease.Release()
 	}()
 	klog.FromContext(ctx).Info("This instance publishes the node's slices")
+	a.health.Lead(ctx)
+	a.catalog.Rederive(ctx)
 	var group errgroup.Group
 	group.Go(func() error { a.reconciler.Run(ctx); return nil })
+	group.Go(func() error { a.health.Run(ctx); return nil })
 	a.publisher.Load().Run(ctx)
 	return group.Wait()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/lock"
@@ -42,7 +43,7 @@ func (a *Agent) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions()})
+	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: vitals.Calls()})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
 	boot, err := bootID(c.ProcRoot)
 	if err != nil {
@@ -52,12 +53,15 @@ func (a *Agent) build(ctx context.Context) error {
 	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}
+	if err := a.buildHealth(boot); err != nil {
+		return err
+	}
 	a.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    a.scanner(tree),
+		Scanner:    watched{a.scanner(tree), a.health},
 		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
-		Derive:     derive(a.offers(), a.conditions),
+		Derive:     a.withSick(derive(a.offers(), a.conditions)),
 		Reporter:   a.reporter,
 		Meter:      a.metrics,
 		Sharing:    a.sharing(),
@@ -118,10 +122,6 @@ func derive(settings offer.Settings, conditions func() offer.Conditions) catalog
 		return catalog.Derived(settings.Make(s, a, conditions()))
 	}
 }
-
-// conditions are what changes without the hardware looking different. Who changes them has the
-// catalog derive again.
-func (a *Agent) conditions() offer.Conditions { return offer.Conditions{} }
 
 // commonEdits lends the process's one NVML library to the toolkit for the time of a call.
 type commonEdits struct {

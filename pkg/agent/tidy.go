@@ -19,6 +19,7 @@ const (
 	holdersDir   = "holders"
 	locksDir     = "locks"
 	migDir       = "mig"
+	healthFile   = "health.json"
 	nvlinkFile   = "nvlink.json"
 	presenceFile = "present"
 	// timeSlicesDir says which claims asked for a time slice.
@@ -79,6 +80,9 @@ func (a *Agent) removable() []string {
 	if a.migLedger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, migDir)
+	}
+	if a.health.Well() {
+		names = append(names, healthFile)
 	}
 	return append(names, presenceFile)
 }

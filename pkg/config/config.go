@@ -77,6 +77,11 @@ type Config struct {
 	// deviceplugin for their form.
 	SharedDevices      string
 	DevicePluginConfig string
+
+	HealthInterval time.Duration
+	HealthHoldDown time.Duration
+	HealthTable    string
+	HealthEvict    bool
 }
 
 // Default is the configuration of a node whose driver is installed in the host's own tree.
@@ -103,6 +108,8 @@ func Default() *Config {
 		ShutdownDeadline:   40 * time.Second,
 		ReconcileInterval:  time.Minute,
 		OrphanGrace:        30 * time.Second,
+		HealthInterval:     5 * time.Second,
+		HealthHoldDown:     30 * time.Second,
 	}
 }
 
@@ -143,6 +150,11 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ReconcileInterval, "reconcile-interval", c.ReconcileInterval, "Time between two looks for what nobody owns: records whose claim is gone, partitions and files without a record.")
 	fs.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace, "How long a claim must be gone before it is undone without the kubelet, which tears a pod down after its claim may be gone already.")
 	fs.BoolVar(&c.WatchOpenDevices, "watch-open-devices", c.WatchOpenDevices, "Before a claim that is gone is undone, look in /proc for programs that have its GPUs open. Needs the host's pid namespace.")
+
+	fs.DurationVar(&c.HealthInterval, "health-interval", c.HealthInterval, "Time between two readings of each GPU's health. Errors that the driver reports do not wait for it.")
+	fs.DurationVar(&c.HealthHoldDown, "health-hold-down", c.HealthHoldDown, "How long a GPU that was ill must be well before it is offered again; each time that the same fault comes back soon doubles it.")
+	fs.StringVar(&c.HealthTable, "health-table", c.HealthTable, "YAML file whose rows replace those of the built-in table of faults. Empty means the built-in one alone.")
+	fs.BoolVar(&c.HealthEvict, "health-evict", c.HealthEvict, "Taint what is lost with NoExecute, so that its pods are evicted, instead of NoSchedule.")
 }
 
 // EnvName is the environment variable of a flag: upper case, dashes to underscores.
@@ -273,6 +285,12 @@ func (c *Config) checkLimits(f *faults) {
 	}
 	if c.OrphanGrace < 0 {
 		f.add("orphan-grace", c.OrphanGrace, "at least 0s")
+	}
+	if c.HealthInterval < time.Second || c.HealthInterval > 25*time.Second {
+		f.add("health-interval", c.HealthInterval, "from 1s to 25s: the kubelet forgets health after 30s")
+	}
+	if c.HealthHoldDown < 0 || c.HealthHoldDown > time.Hour {
+		f.add("health-hold-down", c.HealthHoldDown, "from 0s to 1h")
 	}
 	if c.ShutdownDeadline < 0 {
 		f.add("shutdown-deadline", c.ShutdownDeadline, "at least 0s")

@@ -54,7 +54,7 @@ type Rules struct {
 	Timing Timing
 }
 
-// Observation is one thing that was noticed of a GPU: an Error, a Look, Instances or Unwatched.
+// Observation is one thing that was noticed of a GPU: an Error, a Look, Instances, Unwatched or Nothing.
 type Observation interface {
 	apply(r *Record, rules Rules, now time.Time)
 }
@@ -119,11 +119,12 @@ func Step(r Record, o Observation, rules Rules, now time.Time) Record {
 }
 
 // Pass gives the record at a later time, when nothing was observed.
-func Pass(r Record, rules Rules, now time.Time) Record { return Step(r, nothing{}, rules, now) }
+func Pass(r Record, rules Rules, now time.Time) Record { return Step(r, Nothing{}, rules, now) }
 
-type nothing struct{}
+// Nothing is the observation that time has passed.
+type Nothing struct{}
 
-func (nothing) apply(*Record, Rules, time.Time) {}
+func (Nothing) apply(*Record, Rules, time.Time) {}
 
 func (e Error) apply(r *Record, rules Rules, now time.Time) {
 	rule := rules.Table.XID(e.Code)

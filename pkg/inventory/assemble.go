@@ -56,7 +56,7 @@ func (a *assembly) board(b Board) {
 	}
 	a.seen[at] = true
 	if reason := a.unusable(b); reason != "" {
-		a.Unusable = append(a.Unusable, Unusable{PCI: at, Reason: reason})
+		a.Unusable = append(a.Unusable, Unusable{PCI: at, Reason: reason, Cause: causeOf(b.Err)})
 		return
 	}
 	a.uuids[b.UUID.Value] = at
@@ -101,6 +101,18 @@ func reasonOf(err error) string {
 		return fmt.Sprintf("hangs: %v", err)
 	}
 	return fmt.Sprintf("NVML refuses it: %v", err)
+}
+
+func causeOf(err error) Cause {
+	switch {
+	case err == nil:
+		return CauseWithheld
+	case errors.Is(err, ErrLost):
+		return CauseLost
+	case errors.Is(err, ErrHung):
+		return CauseHung
+	}
+	return CauseRefused
 }
 
 // gpu makes the value of a board with a working handle.
@@ -206,15 +218,15 @@ func (a *assembly) rest(functions []Function, refused map[pci.Address]error) {
 			continue
 		}
 		a.seen[f.PCI] = true
-		reason := outOfReach(f)
+		reason, cause := outOfReach(f), CauseWithheld
 		switch err := refused[f.PCI]; {
 		case reason != "":
 		case err != nil:
-			reason = reasonOf(err)
+			reason, cause = reasonOf(err), causeOf(err)
 		default:
-			reason = "the driver has not initialised it yet"
+			reason, cause = "the driver has not initialised it yet", CauseRefused
 		}
-		a.Unusable = append(a.Unusable, Unusable{PCI: f.PCI, Reason: reason})
+		a.Unusable = append(a.Unusable, Unusable{PCI: f.PCI, Reason: reason, Cause: cause})
 	}
 }
 

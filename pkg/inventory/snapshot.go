@@ -134,7 +134,24 @@ type Fabric struct {
 type Unusable struct {
 	PCI    pci.Address
 	Reason string
+	// Cause tells a GPU that fails from one that is withheld on purpose.
+	Cause Cause
 }
+
+// Cause is in what way a GPU fails.
+type Cause string
+
+// The causes.
+const (
+	// CauseWithheld: it does not fail; it is somebody else's, or cannot be judged.
+	CauseWithheld Cause = ""
+	// CauseLost: NVML says that it is lost.
+	CauseLost Cause = "lost"
+	// CauseHung: calls about it do not return.
+	CauseHung Cause = "hung"
+	// CauseRefused: the driver has it and answers with errors, or does not name it.
+	CauseRefused Cause = "refused"
+)
 
 // Problem is one fact of a usable GPU that could not be read.
 type Problem struct {

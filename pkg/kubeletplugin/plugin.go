@@ -54,6 +54,8 @@ type Plugin struct {
 	Meter    Meter
 	// Metadata gives what a container is told of a device; nil switches it off.
 	Metadata func(prepare.Prepared) *draplugin.DeviceMetadata
+	// Health says how devices are; nil switches the kubelet's health stream off.
+	Health HealthSource
 	// Refused is told of slices that the API server does not take. It must not block.
 	Refused func(ctx context.Context, err error)
 	// Fatal is told of errors after which the plugin can no longer serve.
@@ -194,9 +196,4 @@ func (p *Plugin) HandleError(ctx context.Context, err error, msg string) {
 		klog.FromContext(ctx).Error(err, "The plugin cannot serve any longer", "what", msg)
 		p.Fatal(fmt.Errorf("%s: %w", msg, err))
 	}
-}
-
-// WatchHealthStatus is not supported yet: the service is switched off, so it is never called.
-func (p *Plugin) WatchHealthStatus(context.Context, chan<- draplugin.DeviceHealthReport) error {
-	return draplugin.ErrHealthNotSupported
 }

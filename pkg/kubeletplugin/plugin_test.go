@@ -223,9 +223,3 @@ func TestBackgroundErrors(t *testing.T) {
 		})
 	}
 }
-
-func TestHealthIsNotSupportedYet(t *testing.T) {
-	if err := (&Plugin{}).WatchHealthStatus(t.Context(), nil); !errors.Is(err, draplugin.ErrHealthNotSupported) {
-		t.Errorf("%v, want ErrHealthNotSupported", err)
-	}
-}

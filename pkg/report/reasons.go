@@ -34,7 +34,7 @@ type Description struct {
 
 // Descriptions lists every reason in the order of the reference page.
 func Descriptions() []Description {
-	return []Description{
+	return append([]Description{
 		{
 			PrepareFailed, "ResourceClaim", "The claim's devices could not be prepared; the note says why.",
 			"The kubelet tries again after 60 to 90 seconds. Follow the note: it names the field, the device or the claim that is in the way.",
@@ -95,7 +95,7 @@ func Descriptions() []Description {
 			LeftoverRemoved, "Node", "A file or partition of this driver was removed, since no claim's record accounts for it.",
 			"Nothing. It was left by a process that was killed, or by a record that was lost.",
 		},
-	}
+	}, healthDescriptions()...)
 }
 
 // action is the Event's action: what the driver was doing.
@@ -113,6 +113,9 @@ func (r Reason) action() string {
 		return "Reconcile"
 	case MPSDaemonDown, MPSDaemonRestarted:
 		return "Share"
+	}
+	if r.ofHealth() {
+		return "Monitor"
 	}
 	return "Scan"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -168,11 +169,11 @@ func TestEveryReasonIsDescribedOnce(t *testing.T) {
 	described := map[Reason]int{}
 	for _, d := range Descriptions() {
 		described[d.Reason]++
-		if d.Means == "" || d.Do == "" || (d.On != "Node" && d.On != "ResourceClaim") || d.Reason.action() == "" {
+		if d.Means == "" || d.Do == "" || !slices.Contains([]string{"Node", "ResourceClaim", "ResourceClaim, Pod"}, d.On) || d.Reason.action() == "" {
 			t.Errorf("description of %s is not complete: %+v", d.Reason, d)
 		}
 	}
-	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, DriverHung, SlicesRefused, RecordQuarantined} {
+	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, DriverHung, SlicesRefused, RecordQuarantined, GPUSick, GPUWell, GPUError, DeviceSick} {
 		if described[r] != 1 {
 			t.Errorf("%s is described %d times", r, described[r])
 		}

@@ -41,20 +41,27 @@ func domains(devices []resourceapi.Device) map[string]string {
 	return all
 }
 
-// A GPU that is lost leaves the pool, alone, and comes back when it is well. The domains of the
-// others stay, and what was prepared on it can be unprepared.
+// A GPU that is lost is tainted, alone, and comes back when it is well. The domains of the others
+// stay, and what was prepared on it can be unprepared.
 func TestGPULostAndHealed(t *testing.T) {
 	t.Parallel()
 	b := process.New(t, "two-islands")
-	p := b.Start(process.Flag("rescan-interval", "1s"))
+	p := b.Start(process.Flag("rescan-interval", "1s"), process.Flag("health-hold-down", "1s"))
 	p.WaitReady()
 	before := domains(pool(t, b))
 	claim := b.Allocated("claim", []int{2})
 	prepare(t, b, claim, 2)
 	must(t, b.Node.LoseGPU(2))
-	published(t, b, 0, 1, 3, 4, 5, 6, 7)
+	tainted(t, b, map[int][]string{2: {"gpu-lost=:NoSchedule"}})
+	published(t, b, all(8)...)
 	event(t, b, "GPUUnusable", b.Node.Spec().GPUs[2].PCI.String())
 	for name, domain := range domains(pool(t, b)) {
+		if name == b.Device(2) {
+			if domain != "" {
+				t.Errorf("the lost GPU is in domain %q", domain)
+			}
+			continue
+		}
 		if domain != before[name] {
 			t.Errorf("%s moved from domain %q to %q", name, before[name], domain)
 		}
@@ -68,7 +75,7 @@ func TestGPULostAndHealed(t *testing.T) {
 	unprepare(t, b, claim)
 	refused(t, b, b.Allocated("late", []int{2}), `device "`+b.Device(2)+`" is not in pool`)
 	must(t, b.Node.HealGPU(2))
-	published(t, b, all(8)...)
+	tainted(t, b, nil)
 	if diff := cmp.Diff(before, domains(pool(t, b))); diff != "" {
 		t.Error(diff)
 	}

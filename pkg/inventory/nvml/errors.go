@@ -44,9 +44,9 @@ func (e *CallError) Is(target error) bool {
 	return false
 }
 
-// failure makes the error of a return code, nil for success. It asks the library for the text,
+// Failure makes the error of a return code, nil for success. It asks the library for the text,
 // so it belongs inside a watched call.
-func failure(call string, ret nvml.Return) error {
+func Failure(call string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}

@@ -221,7 +221,7 @@ func (l *Library) shutdown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return failure("nvmlShutdown", s.api.Shutdown()) })
+	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return Failure("nvmlShutdown", s.api.Shutdown()) })
 	if errors.Is(failed, errSessionEnded) {
 		failed = nil
 	}
@@ -267,7 +267,7 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	}
 	o, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlInit_v2", func() outcome {
 		ret := api.Init()
-		return outcome{ret, failure("nvmlInit_v2", ret)}
+		return outcome{ret, Failure("nvmlInit_v2", ret)}
 	})
 	if err = errors.Join(err, o.err); err != nil {
 		return &UnusableError{Path: path, Advice: adviceFor(o.ret), Cause: err}

@@ -35,7 +35,7 @@ func ask[T any](a *asker, symbol string, call func() (T, nvml.Return)) inventory
 	}
 	fact, err := watchdog.Watch(a.ctx, a.watchdog, a.about, symbol, func() inventory.Fact[T] {
 		value, ret := call()
-		return inventory.Fact[T]{Value: value, Err: failure(symbol, ret)}
+		return inventory.Fact[T]{Value: value, Err: Failure(symbol, ret)}
 	})
 	if err != nil {
 		a.end = err

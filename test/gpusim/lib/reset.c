@@ -28,6 +28,9 @@ static nvmlReturn_t reset(nvmlDevice_t device)
 		sim_store(&gpu->compute_mode, NVML_COMPUTEMODE_DEFAULT);
 		sim_store(&gpu->time_slice, 0);
 		sim_store(&gpu->recovery_action, 0);
+		sim_store(&gpu->health.remap_pending, 0);
+		gpu->health.ecc_corrected_volatile = 0;
+		gpu->health.ecc_uncorrected_volatile = 0;
 	}
 	sim_mig_end(gpu);
 	return rc;

@@ -1,0 +1,122 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/health/monitor"
+	"github.com/gpu-dra/driver/pkg/health/taints"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+	"github.com/gpu-dra/driver/pkg/offer"
+	"github.com/gpu-dra/driver/pkg/pci"
+	"github.com/gpu-dra/driver/pkg/topology"
+)
+
+// buildHealth makes what keeps watch over the GPUs.
+func (a *Agent) buildHealth(boot string) error {
+	table, err := health.Builtin()
+	if err != nil {
+		return err
+	}
+	if path := a.config.HealthTable; path != "" {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			table, err = table.Override(text)
+		}
+		if err != nil {
+			return fmt.Errorf("--health-table: %s: %w", path, err)
+		}
+	}
+	timing := health.DefaultTiming()
+	timing.Hold = a.config.HealthHoldDown
+	a.health = monitor.New(monitor.Config{
+		Rules:  health.Rules{Table: table, Timing: timing},
+		Source: vitals.Reader{Lender: a.library}, Partitions: a.library,
+		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
+		Reporter: a.reporter, Interval: a.config.HealthInterval,
+		Changed: func(ctx context.Context) { a.catalog.Rederive(ctx) },
+		// What goes wrong shows at the next regular look.
+		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },
+	})
+	return nil
+}
+
+// watched tells the monitor of each look at the hardware.
+type watched struct {
+	catalog.Scanner
+	monitor *monitor.Monitor
+}
+
+// Scan implements catalog.Scanner.
+func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
+	s, err := w.Scanner.Scan(ctx)
+	if err == nil {
+		w.monitor.Scanned(ctx, s)
+	}
+	return s, err
+}
+
+// conditions are what changes without the hardware looking different. Who changes them has the
+// catalog derive again.
+func (a *Agent) conditions() offer.Conditions {
+	if a.health == nil {
+		return offer.Conditions{}
+	}
+	return offer.Conditions{Taints: []offer.Tainter{taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict)}}
+}
+
+// withSick has GPUs that are ill published, and handed to nobody, while they do not answer.
+func (a *Agent) withSick(derive catalog.Derive) catalog.Derive {
+	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
+		out := derive(a.health.Retained(s), t)
+		offered := slices.Clone(out.Devices)
+		a.offered.Store(&offered)
+		there := map[pci.Address]bool{}
+		for _, g := range s.GPUs {
+			there[g.PCI] = true
+		}
+		out.Devices = slices.DeleteFunc(slices.Clone(out.Devices), func(d device.Device) bool { return !there[d.Identity().PCI] })
+		return out
+	}
+}
+
+// DeviceHealth implements kubeletplugin.HealthSource.
+func (a *Agent) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
+	if !a.health.Leads() {
+		return nil, false
+	}
+	var devices []device.Device
+	if offered := a.offered.Load(); offered != nil {
+		devices = *offered
+	}
+	return taints.States(devices, a.health.Verdict, a.config.NodeName, time.Now()), true
+}
+
+// Changes implements kubeletplugin.HealthSource.
+func (a *Agent) Changes() <-chan struct{} { return a.health.Changes() }
+
+// Held implements monitor.Holders.
+func (a *Agent) Held(at pci.Address) bool {
+	records, _, err := a.journal.List()
+	if err != nil {
+		// To be on the safe side.
+		return true
+	}
+	for _, r := range records {
+		for _, d := range r.Devices {
+			if d.PCI == at {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,180 @@
+package vitals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+)
+
+const (
+	// turn is how long one wait for events lasts: a session that is recalled is kept so long.
+	turn = time.Second
+	// about names the event set to the watchdog: it waits beside calls about GPUs.
+	about = "the event set"
+	// noInstance is NVML's "of no instance".
+	noInstance = 0xFFFFFFFF
+	// pause keeps a driver that fails at once from being asked without end.
+	pause = 5 * time.Second
+)
+
+// ErrRecalled ends a Watch whose session the library wanted back.
+var ErrRecalled = errors.New("the session with the driver is opened anew")
+
+// Event is something that the driver reported.
+type Event struct {
+	// GPU is what it is about; the zero GPUID where the driver does not say.
+	GPU inventory.GPUID
+	// XID is the error's number; 0 for what says no more than that the GPU is worth a look.
+	XID int
+	// Instance is the GPU instance that it names; -1 for none.
+	Instance int
+}
+
+// Watch waits for what the driver reports of the GPUs until the context or the session ends, and
+// tells each event as it comes. Before the first it tells which GPUs it could not register for,
+// and why; inventory.ErrNotSupported for boards that report nothing. It returns ErrRecalled, or
+// why it cannot watch.
+func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening func(deaf map[inventory.GPUID]error), tell func(Event)) error {
+	s, giveBack, err := r.Lender.Lend(ctx)
+	if err != nil {
+		return err
+	}
+	defer giveBack()
+	e := ears{session: s, by: map[gonvml.Device]inventory.GPUID{}}
+	if err := e.open(ctx); err != nil {
+		return err
+	}
+	defer e.close(context.WithoutCancel(ctx))
+	deaf := map[inventory.GPUID]error{}
+	for _, gpu := range gpus {
+		if err := e.register(ctx, gpu); err != nil {
+			deaf[gpu] = err
+		}
+	}
+	listening(deaf)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Recalled:
+			return ErrRecalled
+		default:
+		}
+		event, err := e.wait(ctx)
+		switch {
+		case err != nil:
+			return err
+		case event != nil:
+			tell(*event)
+		}
+	}
+}
+
+// ears are an event set.
+type ears struct {
+	session nvml.Session
+	set     gonvml.EventSet
+	by      map[gonvml.Device]inventory.GPUID
+}
+
+func (e *ears) open(ctx context.Context) error {
+	made := make(chan gonvml.EventSet, 1)
+	err := e.session.Call(ctx, about, symSetCreate, func(api nvml.API) nvml.Return {
+		set, ret := api.EventSetCreate()
+		made <- set
+		return ret
+	})
+	if err != nil {
+		return err
+	}
+	e.set = <-made
+	return nil
+}
+
+func (e *ears) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, turn)
+	defer cancel()
+	// A set that cannot be freed goes with the session.
+	_ = e.session.Call(ctx, about, symSetFree, func(nvml.API) nvml.Return { return e.set.Free() })
+}
+
+// wanted are the events that mean something for health.
+const wanted = gonvml.EventTypeXidCriticalError | gonvml.EventTypeDoubleBitEccError | gonvml.EventTypeDramRetirementEvent |
+	gonvml.EventTypeDramRetirementFailure | gonvml.EventTypeNonFatalPoisonError | gonvml.EventTypeFatalPoisonError |
+	gonvml.EventTypeGpuUnavailableError | gonvml.EventTypeGpuRecoveryAction
+
+func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
+	found := make(chan gonvml.Device, 1)
+	err := e.session.Call(ctx, gpu.PCI.String(), symRegister, func(api nvml.API) nvml.Return {
+		d, ret := api.DeviceGetHandleByPciBusId(gpu.PCI.String())
+		if ret != gonvml.SUCCESS {
+			return ret
+		}
+		types, ret := d.GetSupportedEventTypes()
+		switch {
+		case ret != gonvml.SUCCESS:
+			return ret
+		case types&gonvml.EventTypeXidCriticalError == 0:
+			return gonvml.ERROR_NOT_SUPPORTED
+		}
+		found <- d
+		return d.RegisterEvents(types&wanted, e.set)
+	})
+	if err != nil {
+		return err
+	}
+	e.by[<-found] = gpu
+	return nil
+}
+
+// wait gives the next event; nil when none came in its turn.
+func (e *ears) wait(ctx context.Context) (*Event, error) {
+	type outcome struct {
+		data gonvml.EventData
+		ret  gonvml.Return
+	}
+	waited := make(chan outcome, 1)
+	err := e.session.Call(ctx, about, symWait, func(nvml.API) nvml.Return {
+		data, ret := e.set.Wait(uint32(turn.Milliseconds()))
+		waited <- outcome{data, ret}
+		return gonvml.SUCCESS
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch got := <-waited; got.ret {
+	case gonvml.SUCCESS:
+		return e.event(got.data), nil
+	case gonvml.ERROR_TIMEOUT:
+		return nil, nil
+	case gonvml.ERROR_GPU_IS_LOST:
+		// It does not say which: all are worth a look. It may say so again at once.
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-e.session.Recalled:
+		}
+		return &Event{Instance: -1}, nil
+	default:
+		return nil, fmt.Errorf("wait for errors of GPUs: %w", nvml.Failure(symWait, got.ret))
+	}
+}
+
+func (e *ears) event(data gonvml.EventData) *Event {
+	event := &Event{GPU: e.by[data.Device], Instance: -1}
+	if data.EventType == gonvml.EventTypeXidCriticalError {
+		event.XID = int(data.EventData)
+	}
+	if data.GpuInstanceId != noInstance {
+		event.Instance = int(data.GpuInstanceId)
+	}
+	return event
+}

@@ -1,0 +1,146 @@
+package vitals_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+	"github.com/gpu-dra/driver/test/gpusim"
+)
+
+func TestRead(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	do(t, m.SetRecoveryAction(2, 4))
+	do(t, m.SetMemoryHealth(2, gpusim.MemoryHealth{RemapPending: true, RemapFailed: true, Corrected: 7, Uncorrected: 3}))
+	do(t, m.SetLinkErrors(2, 5, 11))
+	do(t, m.SetUsedMemory(2, 1<<30))
+	ill, well := m.reader.Read(t.Context(), m.gpus[2], 18), m.reader.Read(t.Context(), m.gpus[1], 18)
+	if well.Err != nil || well.Recovery != inventory.Known(0) || well.RemapFailed != inventory.Known(false) || well.Uncorrected != inventory.Known(uint64(0)) {
+		t.Errorf("a GPU that is well: %+v", well)
+	}
+	if ill.Recovery != inventory.Known(4) || ill.RemapPending != inventory.Known(true) || ill.RemapFailed != inventory.Known(true) {
+		t.Errorf("recovery and rows: %+v", ill)
+	}
+	if ill.Corrected != inventory.Known(uint64(7)) || ill.Uncorrected != inventory.Known(uint64(3)) || ill.LinkErrors != inventory.Known(uint64(11)) {
+		t.Errorf("counters: %+v", ill)
+	}
+	if ill.MemoryUsed.Value < 1<<30 || ill.MemoryTotal.Value <= ill.MemoryUsed.Value || ill.CelsiusDegrees.Err != nil || ill.PowerMilliwatts.Value == 0 {
+		t.Errorf("what people like to see: %+v", ill)
+	}
+	if !errors.Is(ill.RetirementPending.Err, inventory.ErrNotSupported) {
+		t.Errorf("boards that replace rows retire no pages: %+v", ill.RetirementPending)
+	}
+	other := m.gpus[1]
+	other.UUID = "GPU-another"
+	if got := m.reader.Read(t.Context(), other, 18); !errors.Is(got.Err, inventory.ErrNoSuchGPU) {
+		t.Errorf("another board: %v", got.Err)
+	}
+	do(t, m.LoseGPU(3))
+	if got := m.reader.Read(t.Context(), m.gpus[3], 18); !errors.Is(got.Err, inventory.ErrLost) {
+		t.Errorf("a lost GPU: %v", got.Err)
+	}
+}
+
+// What a board or a driver does not have is no error.
+func TestReadOfAnOldBoard(t *testing.T) {
+	m := newMachine(t, "dgx1-v100", time.Minute)
+	v := m.reader.Read(t.Context(), m.gpus[0], 6)
+	if v.Err != nil || !errors.Is(v.RemapPending.Err, inventory.ErrNotSupported) || v.RetirementPending.Err != nil {
+		t.Errorf("%+v", v)
+	}
+}
+
+// A GPU that hangs keeps nobody from reading the others.
+func TestAGPUThatHangs(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Second)
+	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetTemperature", GPU: 4, Hang: true, Count: gpusim.Forever}))
+	if got := m.reader.Read(t.Context(), m.gpus[4], 18); !errors.Is(got.Err, inventory.ErrHung) {
+		t.Errorf("the one that hangs: %v", got.Err)
+	}
+	if got := m.reader.Read(t.Context(), m.gpus[5], 18); got.Err != nil {
+		t.Errorf("another: %v", got.Err)
+	}
+}
+
+// watching watches all GPUs of a machine until the test ends.
+func watching(t *testing.T, m machine) (deaf map[inventory.GPUID]error, events <-chan vitals.Event, ended <-chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	told, done := make(chan vitals.Event, 16), make(chan error, 1)
+	listening := make(chan map[inventory.GPUID]error, 1)
+	go func() {
+		done <- m.reader.Watch(ctx, m.gpus, func(d map[inventory.GPUID]error) { listening <- d }, func(e vitals.Event) { told <- e })
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	select {
+	case deaf = <-listening:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	return deaf, told, done
+}
+
+// An error wakes a waiter that has the library for itself, with the GPU and the instance that it
+// is of.
+func TestWatch(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	deaf, events, _ := watching(t, m)
+	if len(deaf) > 0 {
+		t.Errorf("not registered: %v", deaf)
+	}
+	for _, want := range []vitals.Event{
+		{GPU: m.gpus[6], XID: 79, Instance: -1}, {GPU: m.gpus[1], XID: 94, Instance: 3},
+	} {
+		xid := gpusim.XID{Code: uint64(want.XID)}
+		if want.Instance >= 0 {
+			xid.GPUInstance = new(uint32(want.Instance))
+		}
+		for i, g := range m.gpus {
+			if g == want.GPU {
+				do(t, m.InjectXID(i, xid))
+			}
+		}
+		if got := <-events; got != want {
+			t.Errorf("told of %+v, want %+v", got, want)
+		}
+	}
+	do(t, m.InjectEvent(2, gpusim.EventGPUUnavailable))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[2], Instance: -1}) {
+		t.Errorf("told of %+v", got)
+	}
+}
+
+// A board that cannot be registered is named, and does not keep the others from being watched.
+func TestWatchWithoutOne(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceRegisterEvents", GPU: 3, Code: 999, Count: gpusim.Forever}))
+	deaf, events, _ := watching(t, m)
+	if len(deaf) != 1 || deaf[m.gpus[3]] == nil {
+		t.Errorf("not registered: %v", deaf)
+	}
+	do(t, m.InjectXID(4, gpusim.XID{Code: 48}))
+	if got := <-events; got.XID != 48 || got.GPU != m.gpus[4] {
+		t.Errorf("told of %+v", got)
+	}
+}
+
+// Whoever closes the session gets it, and the watch says why it ended.
+func TestTheSessionIsCalledBack(t *testing.T) {
+	m := newMachine(t, "t4-4", time.Minute)
+	_, _, ended := watching(t, m)
+	do(t, m.library.Close(t.Context()))
+	if err := <-ended; !errors.Is(err, vitals.ErrRecalled) {
+		t.Errorf("it ended with %v", err)
+	}
+	// A new one is there for who wants it.
+	if _, _, ended = watching(t, m); len(ended) != 0 {
+		t.Error("it does not begin anew")
+	}
+}

@@ -1,0 +1,84 @@
+package report
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/pci"
+)
+
+// The reasons of what happens to the health of GPUs.
+const (
+	GPUSick    Reason = "GPUSick"
+	GPUWell    Reason = "GPUWell"
+	GPUError   Reason = "GPUError"
+	DeviceSick Reason = "DeviceSick"
+)
+
+func (r Reason) ofHealth() bool {
+	return slices.ContainsFunc(healthDescriptions(), func(d Description) bool { return d.Reason == r })
+}
+
+func healthDescriptions() []Description {
+	return []Description{
+		{
+			GPUSick, "Node", "A GPU has a fault, or a worse one than before; the note says which, since when and what to do.",
+			"Follow the note. The GPU's taints say the same; new pods avoid it, and it returns by itself when it is well.",
+		},
+		{
+			GPUWell, "Node", "A GPU that had a fault has none any more.", "Nothing: it is offered again.",
+		},
+		{
+			GPUError, "Node", "The GPU driver reported an error (XID), whatever it means for the GPU.",
+			"The note says what it means. See the health page for the table.",
+		},
+		{
+			DeviceSick, "ResourceClaim, Pod", "A device of the claim, or of the pod, has a fault.",
+			"What runs may have failed or may fail: look at its log, end it, and start it again elsewhere.",
+		},
+	}
+}
+
+// Judged tells that the verdict on a GPU changed.
+func (r *Reporter) Judged(ctx context.Context, at pci.Address, before, after health.Verdict) {
+	switch {
+	case after.Severity() >= health.Avoid && (before.Severity() < after.Severity() || before.Reason() != after.Reason()):
+		klog.FromContext(ctx).Info("GPU has a fault", "gpu", at, "severity", after.Severity(), "fault", after.Reason())
+		r.event(r.node, corev1.EventTypeWarning, GPUSick, fmt.Sprintf("GPU %s: %s", at, after.Message()))
+	case before.Severity() >= health.Avoid && after.Severity() < health.Avoid:
+		klog.FromContext(ctx).Info("GPU is well again", "gpu", at)
+		r.event(r.node, corev1.EventTypeNormal, GPUWell, fmt.Sprintf("GPU %s has no fault any more and is offered again", at))
+	}
+}
+
+// Noticed tells of an error that the driver reported.
+func (r *Reporter) Noticed(ctx context.Context, at pci.Address, xid int, rule health.Rule) {
+	klog.FromContext(ctx).Info("The GPU driver reported an error", "gpu", at, "xid", xid, "severity", rule.Severity)
+	if rule.Severity > health.Ignore {
+		r.event(r.node, corev1.EventTypeWarning, GPUError, fmt.Sprintf("GPU %s: XID %d: %s (%s)", at, xid, rule.Means, rule.Severity))
+	}
+}
+
+// Pod names a pod.
+type Pod struct {
+	Namespace, Name string
+	UID             types.UID
+}
+
+// DeviceSick tells a claim, and the pods that use it, that a device of theirs has a fault.
+func (r *Reporter) DeviceSick(_ context.Context, claim claims.Ref, pods []Pod, device, message string) {
+	note := fmt.Sprintf("Device %s: %s", device, message)
+	r.event(claimObject(claim), corev1.EventTypeWarning, DeviceSick, note)
+	for _, p := range pods {
+		r.event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID}},
+			corev1.EventTypeWarning, DeviceSick, note)
+	}
+}
