@@ -93,6 +93,14 @@ func TestRefusedWithTheHoldersName(t *testing.T) {
 	if r.modes["GPU-0"] != byDefault {
 		t.Errorf("mode %s", r.modes["GPU-0"])
 	}
+	// Nor does it keep the daemon.
+	must(t, r.do(t, planned("d", gpu{i: 2}, threads(50))))
+	must(t, r.do(t, planned("e", gpu{i: 2}, threads(50))))
+	delete(r.records, "uid-d")
+	must(t, r.undo(t, planned("e", gpu{i: 2}, threads(50))))
+	if r.modes["GPU-2"] != byDefault {
+		t.Errorf("mode %s", r.modes["GPU-2"])
+	}
 }
 
 // What an admin had set is there again afterwards.

@@ -38,7 +38,7 @@ func Enter(args []string) error {
 	for source, target := range map[string]string{
 		dir.Pipe(): mps.ClientPipeDir, dir.Log(): clientLogDir, dir.Shm(): mps.ClientShmDir,
 	} {
-		// In the image they are there, and its file system is read-only.
+		// The container has a /tmp of its own to make them in.
 		if err := os.MkdirAll(target, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("place of %s: %w", source, err)
 		}
@@ -46,5 +46,5 @@ func Enter(args []string) error {
 			return fmt.Errorf("show %s at %s: %w", source, target, err)
 		}
 	}
-	return syscall.Exec(args[1], args[1:], os.Environ())
+	return syscall.Exec(args[1], args[1:], os.Environ()) //nolint:gosec // there are two at least
 }

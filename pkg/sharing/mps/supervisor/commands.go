@@ -96,6 +96,6 @@ func isMemory(want int64) func(string) bool {
 			}
 		}
 		got, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-		return err == nil && math.Abs(got*factor-float64(want)) < max(1, factor/2)
+		return err == nil && math.Abs(got*factor-float64(want)) <= max(1, factor/2)
 	}
 }
