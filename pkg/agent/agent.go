@@ -39,6 +39,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/probes"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
+	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 )
 
 const (
@@ -74,6 +75,7 @@ type Agent struct {
 	specs      *cdi.Dir
 	base       *cdi.Base
 	engine     *prepare.Engine
+	timeSlices timeslicing.Executor
 	reconciler *reconcile.Reconciler
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/reconcile/apiclaims"
 	"github.com/gpu-dra/driver/pkg/reconcile/leftover"
 	"github.com/gpu-dra/driver/pkg/reconcile/usage"
+	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 )
 
 // lookupQPS limits the questions about claims, of which a node may have hundreds: prepares have
@@ -54,6 +55,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 			leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName},
 			leftover.Metadata{Dir: a.stateDir(metadataDir)},
 			migsteps.Owner{Instance: instance},
+			timeslicing.Owner{Executor: a.timeSlices},
 			mpssteps.Owner{Step: a.mpsStep()},
 		},
 		Renew:    a.renew,

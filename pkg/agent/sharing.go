@@ -34,12 +34,11 @@ func (a *Agent) shares() []shares.Declaration {
 
 // shareExecutors do and undo the steps of sharing.
 func (a *Agent) shareExecutors(boot string) map[string]prepare.Executor {
-	return map[string]prepare.Executor{
-		timeslicing.Kind: timeslicing.Executor{
-			Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container},
-			Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
-		},
+	a.timeSlices = timeslicing.Executor{
+		Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container},
+		Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
 	}
+	return map[string]prepare.Executor{timeslicing.Kind: a.timeSlices}
 }
 
 // hasRecord tells whether a claim has a record. One that cannot be read is one.

@@ -96,7 +96,7 @@ func settleShare(d *Device) error {
 		}
 	}
 	if byMPS {
-		limit := int64(how.PartBytes(device.MemoryOf(d.Device))) //nolint:gosec // no device has 2^63 bytes
+		limit := int64(how.PartBytes(device.MemoryOf(d.Device)))
 		d.Settings.MPS = &MPS{
 			ActiveThreadPercentage: how.ThreadPercentage,
 			PinnedMemoryBytes:      limit,

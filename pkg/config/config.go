@@ -246,8 +246,15 @@ func (c *Config) checkNames(f *faults) {
 	if choices := []string{MIGNone, MIGOnDemand}; !slices.Contains(choices, c.MIGDevices) {
 		f.add("mig-devices", c.MIGDevices, "use one of "+strings.Join(choices, ", "))
 	}
-	if _, err := c.Shares(); err != nil {
+	declared, err := c.Shares()
+	if err != nil {
 		*f = append(*f, err)
+	}
+	for _, d := range declared {
+		if d.Enforcement == device.EnforcedByMPS && !c.MPS {
+			f.add("mps", c.MPS, "devices of this node are declared as shared by MPS, so it must be true; or declare another enforcement")
+			break
+		}
 	}
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {

@@ -146,11 +146,17 @@ func (r *rendering) share(s *Sharing, memory uint64) {
 		r.policy(capacityShares, policy)
 	}
 	r.policy(capacityMemory, s.memoryPolicy(memory))
+	for name, c := range r.device.Capacity {
+		if c.RequestPolicy == nil && c.Value.Sign() > 0 {
+			// Of what has no policy, the first share would take all.
+			r.policy(name, between(0, c.Value.Value(), 1, 0, c.Value.Format))
+		}
+	}
 }
 
 // memoryPolicy says which amounts of memory a claim can have, and which it has if it asks for none.
 func (s Sharing) memoryPolicy(memory uint64) *resourceapi.CapacityRequestPolicy {
-	part, whole := int64(s.PartBytes(memory)), int64(Sharing{}.PartBytes(memory)) //nolint:gosec // under 2^63, or there is no such capacity
+	part, whole := int64(s.PartBytes(memory)), int64(Sharing{}.PartBytes(memory))
 	switch s.Enforcement {
 	case EnforcedByMPS:
 		return only(part, resource.BinarySI)

@@ -141,6 +141,11 @@ func TestSharedPartitions(t *testing.T) {
 		if shared != (d.Kind() == device.KindMIG) || shared != (device.SharingOf(d) != nil) {
 			t.Errorf("%s: shared %t", d.Name(), shared)
 		}
+		for name, c := range published.Capacity {
+			if shared && c.RequestPolicy == nil && c.Value.Sign() > 0 {
+				t.Errorf("%s: the first share takes all of %s", d.Name(), name)
+			}
+		}
 		if diff := cmp.Diff(plain.ConsumesCounters, published.ConsumesCounters); diff != "" {
 			t.Errorf("%s: counters (-whole +shared):\n%s", d.Name(), diff)
 		}

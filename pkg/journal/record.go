@@ -42,11 +42,13 @@ type Record struct {
 
 // Device is one device of a claim.
 type Device struct {
-	Request     string     `json:"request"`
-	Pool        string     `json:"pool"`
-	Name        string     `json:"name"`
-	ShareID     *types.UID `json:"shareID,omitzero"`
-	AdminAccess bool       `json:"adminAccess,omitzero"`
+	Request string     `json:"request"`
+	Pool    string     `json:"pool"`
+	Name    string     `json:"name"`
+	ShareID *types.UID `json:"shareID,omitzero"`
+	// MemoryBytes is how much of a shared device's memory was allocated; 0 where it is not counted.
+	MemoryBytes int64 `json:"memoryBytes,omitzero"`
+	AdminAccess bool  `json:"adminAccess,omitzero"`
 	// PCI, GPUUUID and Partition are the device's identity (see package device).
 	Kind      string      `json:"kind"`
 	PCI       pci.Address `json:"pci"`

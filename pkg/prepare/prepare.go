@@ -125,7 +125,7 @@ func (e *Engine) newRecord(plan claims.Plan) (*journal.Record, error) {
 		}
 		id := d.Device.Identity()
 		entry := journal.Device{
-			Request: d.Request, Pool: d.Pool, Name: d.Device.Name(), ShareID: d.ShareID, AdminAccess: d.AdminAccess,
+			Request: d.Request, Pool: d.Pool, Name: d.Device.Name(), ShareID: d.ShareID, MemoryBytes: d.MemoryBytes, AdminAccess: d.AdminAccess,
 			Kind: string(d.Device.Kind()), PCI: id.PCI, GPUUUID: id.GPUUUID, Partition: id.Partition,
 			CDIDeviceIDs: []string{e.Specs.ClaimID(cdiName(plan.Claim.UID, d)), e.Specs.BaseID()},
 		}

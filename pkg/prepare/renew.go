@@ -69,7 +69,8 @@ func planOf(r *journal.Record, devices map[string]device.Device) (claims.Plan, b
 			return plan, false
 		}
 		plan.Devices = append(plan.Devices, claims.Device{
-			Claim: plan.Claim, Request: d.Request, Pool: d.Pool, ShareID: d.ShareID, AdminAccess: d.AdminAccess, Device: now,
+			Claim: plan.Claim, Request: d.Request, Pool: d.Pool, ShareID: d.ShareID, MemoryBytes: d.MemoryBytes,
+			AdminAccess: d.AdminAccess, Device: now,
 		})
 	}
 	return plan, len(plan.Devices) > 0

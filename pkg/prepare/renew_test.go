@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -134,4 +136,19 @@ func TestWorkUnderTheLocks(t *testing.T) {
 	}
 	unprepareOK(t, e, "u")
 	n.clean(t)
+}
+
+// What a claim was given of a shared device is known without the claim.
+func TestPlanOfARecordKnowsTheShare(t *testing.T) {
+	share := types.UID("share")
+	wanted := plan("a", gpu(1))
+	wanted.Devices[0].ShareID, wanted.Devices[0].MemoryBytes = &share, 5<<30
+	n := newNode(t)
+	e := n.start(t)
+	record, err := e.newRecord(wanted)
+	must(t, err)
+	have, ok := planOf(record, by(gpu(1)))
+	if !ok || len(have.Devices) != 1 || *have.Devices[0].ShareID != share || have.Devices[0].MemoryBytes != 5<<30 || have.Devices[0].Claim.UID != "a" {
+		t.Errorf("plan %+v", have)
+	}
 }

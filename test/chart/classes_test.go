@@ -49,20 +49,23 @@ func TestClassesSelect(t *testing.T) {
 	tests := map[string]struct {
 		device   cel.Device
 		gpu, mig bool
+		shared   bool
 	}{
-		"a GPU":                     {deviceOf(ours, "gpu", false), true, false},
-		"a partition":               {deviceOf(ours, "mig", false), false, true},
-		"a shared GPU":              {deviceOf(ours, "gpu", true), false, false},
-		"a shared partition":        {deviceOf(ours, "mig", true), false, false},
-		"a later kind":              {deviceOf(ours, "vfio", false), false, false},
-		"no type":                   {deviceOf(ours, "", false), false, false},
-		"another driver's GPU":      {deviceOf("gpu.example.com", "gpu", false), false, false},
-		"another driver, same name": {deviceOf("gpu.nvidia.com.example", "gpu", false), false, false},
+		"a GPU":                     {deviceOf(ours, "gpu", false), true, false, false},
+		"a partition":               {deviceOf(ours, "mig", false), false, true, false},
+		"a shared GPU":              {deviceOf(ours, "gpu", true), false, false, true},
+		"a shared partition":        {deviceOf(ours, "mig", true), false, false, true},
+		"a later kind":              {deviceOf(ours, "vfio", false), false, false, false},
+		"a later kind, shared":      {deviceOf(ours, "vfio", true), false, false, false},
+		"no type":                   {deviceOf(ours, "", false), false, false, false},
+		"another driver's GPU":      {deviceOf("gpu.example.com", "gpu", false), false, false, false},
+		"another driver's share":    {deviceOf("gpu.example.com", "gpu", true), false, false, false},
+		"another driver, same name": {deviceOf("gpu.nvidia.com.example", "gpu", false), false, false, false},
 	}
 	byName := classes(t, valuesFrom(""), reference)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			for class, want := range map[string]bool{"gpu.nvidia.com": tt.gpu, "mig.nvidia.com": tt.mig} {
+			for class, want := range map[string]bool{"gpu.nvidia.com": tt.gpu, "mig.nvidia.com": tt.mig, "shared.gpu.nvidia.com": tt.shared} {
 				expression := byName[class].Spec.Selectors[0].CEL.Expression
 				got, err := matches(t, cel.Features{EnableConsumableCapacity: true}, expression, tt.device)
 				if err != nil || got != want {
@@ -98,6 +101,9 @@ func TestClassesFitTheCluster(t *testing.T) {
 			if strings.Contains(expression, "allowMultipleAllocations") != tt.features.EnableConsumableCapacity {
 				t.Errorf("selector %s", expression)
 			}
+			if byName["shared.gpu.nvidia.com"] != nil != tt.features.EnableConsumableCapacity {
+				t.Error("the class of shares is not as the cluster needs it")
+			}
 		})
 	}
 }
@@ -110,9 +116,16 @@ func TestExtendedResource(t *testing.T) {
 	if byName["mig.nvidia.com"].Spec.ExtendedResourceName != nil {
 		t.Error("partitions serve an extended resource")
 	}
+	if byName["shared.gpu.nvidia.com"].Spec.ExtendedResourceName != nil {
+		t.Error("shares serve an extended resource without being told")
+	}
 	full := classes(t, valuesFrom(filepath.Join(chartDir, "ci", "full-values.yaml")), reference)
 	if full["gpu.nvidia.com"].Spec.ExtendedResourceName != nil {
 		t.Error("an empty extendedResourceName does not switch it off")
+	}
+	shared := classes(t, valuesFrom(filepath.Join(chartDir, "ci", "shared-values.yaml")), reference)
+	if name := shared["shared.gpu.nvidia.com"].Spec.ExtendedResourceName; name == nil || *name != "nvidia.com/gpu" {
+		t.Errorf("extended resource of shares %v", name)
 	}
 	ok, err := matches(t, cel.Features{EnableConsumableCapacity: true}, full["gpu.nvidia.com"].Spec.Selectors[0].CEL.Expression, deviceOf("gpu.example.com", "gpu", false))
 	if !ok || err != nil {

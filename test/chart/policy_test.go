@@ -155,9 +155,21 @@ func TestPolicyKeepsPluginsToTheirNode(t *testing.T) {
 	}
 }
 
+// named gives the one object whose name ends so.
+func named[T metav1.Object](t *testing.T, objects []T, suffix string) T {
+	t.Helper()
+	for _, o := range objects {
+		if strings.HasSuffix(o.GetName(), suffix) {
+			return o
+		}
+	}
+	t.Fatalf("no object is named …%s", suffix)
+	panic("unreachable")
+}
+
 func TestPolicyFollowsNames(t *testing.T) {
 	objects := decode(t, render(t, valuesFrom(filepath.Join(chartDir, "ci", "full-values.yaml")), reference).Manifest)
-	policy := one[*admissionv1.ValidatingAdmissionPolicy](t, objects)
+	policy := named(t, every[*admissionv1.ValidatingAdmissionPolicy](objects), "-own-slices")
 	v := compile(t, policy)
 	me := plugin("gpu-system:gpu-plugin", "node-a")
 	if message := denied(t, v, request{admission.Create, me, sliceOf("gpu.example.com", "node-a", "node-a"), nil}); message != "" {
@@ -166,7 +178,7 @@ func TestPolicyFollowsNames(t *testing.T) {
 	if denied(t, v, request{admission.Create, me, sliceOf("gpu.nvidia.com", "node-a", "node-a"), nil}) == "" {
 		t.Error("a slice of another driver is let through")
 	}
-	binding := one[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects)
+	binding := named(t, every[*admissionv1.ValidatingAdmissionPolicyBinding](objects), "-own-slices")
 	if binding.Spec.PolicyName != policy.Name || len(binding.Spec.ValidationActions) != 1 || binding.Spec.ValidationActions[0] != admissionv1.Deny {
 		t.Errorf("the binding does not enforce the policy: %+v", binding.Spec)
 	}

@@ -79,7 +79,18 @@ func TestValuesThatWouldNotWorkAreRefused(t *testing.T) {
 		"registry is the root":    {[]string{"kubeletPlugin.kubeletRegistrarDirectoryPath=/"}, []string{"/kubeletRegistrarDirectoryPath", "does not match"}},
 		"CDI specs in the root":   {[]string{"cdiRoot=/"}, []string{"/cdiRoot", "does not match"}},
 		"an image with a space":   {[]string{"image.repository=a b"}, []string{"/image/repository", "does not match"}},
-		"a tag with a colon":      {[]string{"image.tag=a: b"}, []string{"/image/tag", "does not match"}},
+		"two classes, one name":   {[]string{"deviceClasses.sharedExtendedResourceName=nvidia.com/gpu"}, []string{"sharedExtendedResourceName", "nvidia.com/gpu", "rename one"}},
+		"one share of nothing":    {[]string{"sharing.failRequestsGreaterThanOne=true"}, []string{"failRequestsGreaterThanOne", "name the resource"}},
+		"shares by whom":          {[]string{"sharing.devices[0].replicas=4"}, []string{"enforcement"}},
+		"shares by magic":         {[]string{"sharing.devices[0].enforcement=magic"}, []string{"/sharing/devices/0/enforcement"}},
+		"MPS without daemons":     {[]string{"sharing.devices[0].enforcement=mps", "sharing.devices[0].replicas=2"}, []string{"sharing.devices[0]", "sharing.mps.enabled=true"}},
+		"one share":               {[]string{"sharing.devices[0].enforcement=none", "sharing.devices[0].replicas=1"}, []string{"replicas", "want 2"}},
+		"shares of a board":       {[]string{"sharing.devices[0].enforcement=none", "sharing.devices[0].devices.pciAddresses={1a}"}, []string{"pciAddresses", "does not match"}},
+		"a misspelled share":      {[]string{"sharing.devices[0].enforcement=none", "sharing.devices[0].replica=2"}, []string{"replica"}},
+		"shares, and the feature is off": {
+			[]string{"sharing.devices[0].enforcement=none", "deviceClasses.consumableCapacity=off"}, []string{"sharing.devices", "DRAConsumableCapacity", "given out whole"},
+		},
+		"a tag with a colon": {[]string{"image.tag=a: b"}, []string{"/image/tag", "does not match"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -173,7 +173,7 @@ func TestConfigurations(t *testing.T) {
 	}{
 		"empty":            {process.Driver, head + `}`, nil},
 		"of another":       {"nic.example.com", `{"kind":"Nonsense"}`, nil},
-		"sharing":          {process.Driver, head + `,"sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}`, []string{"sharing.strategy", "TimeSlicing"}},
+		"sharing":          {process.Driver, head + `,"sharing":{"strategy":"MPS"}}`, []string{"sharing.strategy", "MPS", "switched off on this node"}},
 		"unknown field":    {process.Driver, head + `,"sharring":{}}`, []string{"sharring"}},
 		"unknown kind":     {process.Driver, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"TpuConfig"}`, []string{"TpuConfig"}},
 		"of another type":  {process.Driver, `{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig"}`, []string{"MigDeviceConfig"}},

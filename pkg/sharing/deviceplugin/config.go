@@ -9,6 +9,7 @@ package deviceplugin
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -74,25 +75,9 @@ func Parse(text string) (Config, error) {
 	if strings.TrimSpace(text) == "" {
 		return Config{}, nil
 	}
-	var f file
-	if err := yaml.Unmarshal([]byte(text), &f); err != nil {
-		return Config{}, fmt.Errorf("not a configuration of the device plugin: %w", err)
-	}
-	if f.Version != version {
-		return Config{}, fmt.Errorf("version: %q is not allowed: use %q", f.Version, version)
-	}
-	strategies := []string{"", migNone, migSingle, migMixed}
-	if !slices.Contains(strategies, f.Flags.MIGStrategy) {
-		return Config{}, fmt.Errorf("flags.migStrategy: %q is not allowed: use %s", f.Flags.MIGStrategy, strings.Join(strategies[1:], ", "))
-	}
-	var s sharing
-	if len(f.Sharing) > 0 {
-		if err := yaml.UnmarshalStrict(f.Sharing, &s); err != nil {
-			return Config{}, fmt.Errorf("sharing: %w", err)
-		}
-	}
-	if s.TimeSlicing != nil && s.MPS != nil && len(s.TimeSlicing.Resources) > 0 && len(s.MPS.Resources) > 0 {
-		return Config{}, fmt.Errorf("sharing: timeSlicing and mps together are not allowed: remove one of them")
+	s, migStrategy, err := decode(text)
+	if err != nil {
+		return Config{}, err
 	}
 	var out Config
 	for _, way := range []struct {
@@ -106,7 +91,7 @@ func Parse(text string) (Config, error) {
 		out.RenameByDefault = out.RenameByDefault || way.RenameByDefault
 		out.FailRequestsGreaterThanOne = out.FailRequestsGreaterThanOne || way.FailRequestsGreaterThanOne
 		for i, r := range way.Resources {
-			declaration, err := r.declaration(way.enforcement, f.Flags.MIGStrategy)
+			declaration, err := r.declaration(way.enforcement, migStrategy)
 			if err != nil {
 				return Config{}, fmt.Errorf("%s.resources[%d].%w", way.field, i, err)
 			}
@@ -116,6 +101,30 @@ func Parse(text string) (Config, error) {
 		}
 	}
 	return out, nil
+}
+
+// decode reads the sharing part and the MIG strategy.
+func decode(text string) (s sharing, migStrategy string, err error) {
+	var f file
+	if err := yaml.Unmarshal([]byte(text), &f); err != nil {
+		return s, "", fmt.Errorf("not a configuration of the device plugin: %w", err)
+	}
+	if f.Version != version {
+		return s, "", fmt.Errorf("version: %q is not allowed: use %q", f.Version, version)
+	}
+	strategies := []string{"", migNone, migSingle, migMixed}
+	if !slices.Contains(strategies, f.Flags.MIGStrategy) {
+		return s, "", fmt.Errorf("flags.migStrategy: %q is not allowed: use %s", f.Flags.MIGStrategy, strings.Join(strategies[1:], ", "))
+	}
+	if len(f.Sharing) > 0 {
+		if err := yaml.UnmarshalStrict(f.Sharing, &s); err != nil {
+			return s, "", fmt.Errorf("sharing: %w", err)
+		}
+	}
+	if len(orNone(s.TimeSlicing).Resources) > 0 && len(orNone(s.MPS).Resources) > 0 {
+		return s, "", errors.New("sharing: timeSlicing and mps together are not allowed: remove one of them")
+	}
+	return s, f.Flags.MIGStrategy, nil
 }
 
 func orNone(s *strategy) strategy {
@@ -194,18 +203,25 @@ func (r resource) selectDevices(f *shares.Filter) error {
 	case json.Unmarshal(r.Devices, &list) != nil || len(list) == 0:
 		return fmt.Errorf("devices: %s is not allowed: use all, a number, or a list of indices and UUIDs, each in quotes", cut(r.Devices))
 	}
+	return selectList(list, f)
+}
+
+// selectList reads a list of indices or of UUIDs.
+func selectList(list []string, f *shares.Filter) error {
 	for _, ref := range list {
-		if index, err := strconv.Atoi(ref); err == nil && index >= 0 && index < maxGPUs {
+		index, err := strconv.Atoi(ref)
+		isUUID := strings.HasPrefix(ref, "GPU-") || strings.HasPrefix(ref, "MIG-")
+		switch {
+		case err == nil && index >= 0 && index < maxGPUs:
 			f.Indices = append(f.Indices, index)
-			continue
-		}
-		if !strings.HasPrefix(ref, "GPU-") && !strings.HasPrefix(ref, "MIG-") {
+		case isUUID:
+			f.UUIDs = append(f.UUIDs, ref)
+		default:
 			return fmt.Errorf("devices: %q is not allowed: use an index (\"0\") or a UUID; MIG devices have no index that lasts, so name them by UUID or profile", ref)
 		}
-		f.UUIDs = append(f.UUIDs, ref)
 	}
 	if len(f.Indices) > 0 && len(f.UUIDs) > 0 {
-		return fmt.Errorf("devices: indices and UUIDs in one list are not allowed: use one of them, or two resources")
+		return errors.New("devices: indices and UUIDs in one list are not allowed: use one of them, or two resources")
 	}
 	return nil
 }

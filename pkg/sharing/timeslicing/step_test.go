@@ -236,7 +236,7 @@ func TestModel(t *testing.T) {
 					live[w.claim] = w
 				}
 			},
-			"unprepare": func(rt *rapid.T) {
+			"unprepare": func(*rapid.T) {
 				w := draw()
 				if old, is := live[w.claim]; is {
 					w = old
@@ -244,7 +244,7 @@ func TestModel(t *testing.T) {
 				ok(t, m.unprepare(t, w))
 				delete(live, w.claim)
 			},
-			"failed after the deed": func(rt *rapid.T) {
+			"failed after the deed": func(*rapid.T) {
 				w := draw()
 				if _, is := live[w.claim]; is {
 					return

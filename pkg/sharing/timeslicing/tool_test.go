@@ -21,7 +21,7 @@ func smi(t *testing.T, dir, script string) Tool {
 	ok(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	ok(t, os.MkdirAll(filepath.Join(root, "usr/lib64"), 0o755))
 	ok(t, os.WriteFile(filepath.Join(root, "usr/lib64/libnvidia-ml.so.1"), nil, 0o600))
-	ok(t, os.WriteFile(filepath.Join(root, dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755)) //nolint:gosec // a tool is executable
+	ok(t, os.WriteFile(filepath.Join(root, dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755))
 	return Tool{Root: root}
 }
 
@@ -101,7 +101,7 @@ func TestToolErrors(t *testing.T) {
 	})
 	t.Run("not a program", func(t *testing.T) {
 		tool := smi(t, "usr/bin", "")
-		ok(t, os.WriteFile(filepath.Join(tool.Root, "usr/bin/nvidia-smi"), []byte{0}, 0o755)) //nolint:gosec // it is meant to be executed
+		ok(t, os.WriteFile(filepath.Join(tool.Root, "usr/bin/nvidia-smi"), []byte{0}, 0o755))
 		if err := tool.SetTimeSlice(t.Context(), "GPU-1", "Long"); err == nil || errors.Is(err, ErrGone) {
 			t.Errorf("%v", err)
 		}

@@ -5,9 +5,11 @@ package slicestest
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -22,10 +24,12 @@ const (
 	Node   = "node-1"
 )
 
-// Class is the DeviceClass of whole GPUs, ClassMIG that of partitions.
+// Class is the DeviceClass of whole GPUs, ClassMIG that of partitions, ClassShared that of shares
+// of both.
 const (
-	Class    = "gpu.nvidia.com"
-	ClassMIG = "mig.nvidia.com"
+	Class       = "gpu.nvidia.com"
+	ClassMIG    = "mig.nvidia.com"
+	ClassShared = "shared.gpu.nvidia.com"
 )
 
 // Scheduler is one node's view of a scheduler that has default settings.
@@ -34,7 +38,7 @@ type Scheduler struct {
 	classes  classes
 	slices   []*resourceapi.ResourceSlice
 	cache    *cel.Cache
-	taken    sets.Set[structured.DeviceID]
+	state    structured.AllocatedState
 }
 
 // New makes a scheduler for a pool that the driver wants to publish. The features are those of
@@ -44,15 +48,20 @@ func New(pool []resourceslice.Slice, lists bool) *Scheduler {
 		AdminAccess: true, PrioritizedList: true, PartitionableDevices: true, DeviceTaints: true,
 		DeviceBindingAndStatus: true, ConsumableCapacity: true, FractionalCapacityRange: true, ListTypeAttributes: lists,
 	}
+	const ours = `device.driver == "gpu.nvidia.com"`
 	return &Scheduler{
 		features: features,
 		classes: classes{
-			class(Class, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"`),
-			class(ClassMIG, `device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "mig"`),
+			class(Class, ours+` && device.attributes["gpu.nvidia.com"].type == "gpu" && !device.allowMultipleAllocations`),
+			class(ClassMIG, ours+` && device.attributes["gpu.nvidia.com"].type == "mig" && !device.allowMultipleAllocations`),
+			class(ClassShared, ours+` && device.allowMultipleAllocations`),
 		},
 		slices: Objects(pool),
 		cache:  cel.NewCache(100, cel.Features{EnableConsumableCapacity: true, EnableListTypeAttributes: lists}),
-		taken:  sets.New[structured.DeviceID](),
+		state: structured.AllocatedState{
+			AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+		},
 	}
 }
 
@@ -74,32 +83,49 @@ func Objects(pool []resourceslice.Slice) []*resourceapi.ResourceSlice {
 // Take marks devices as allocated to somebody.
 func (s *Scheduler) Take(devices ...string) {
 	for _, d := range devices {
-		s.taken.Insert(structured.MakeDeviceID(Driver, Node, d))
+		s.state.AllocatedDevices.Insert(structured.MakeDeviceID(Driver, Node, d))
 	}
 }
 
 // Return ends what Take began.
 func (s *Scheduler) Return(devices ...string) {
 	for _, d := range devices {
-		s.taken.Delete(structured.MakeDeviceID(Driver, Node, d))
+		s.state.AllocatedDevices.Delete(structured.MakeDeviceID(Driver, Node, d))
 	}
 }
 
 // Allocate gives the names of the devices that a claim gets, in order, and marks them as taken;
 // nil when the claim does not fit. Free asks without taking.
 func (s *Scheduler) Allocate(ctx context.Context, claim *resourceapi.ResourceClaim) ([]string, error) {
-	devices, err := s.Free(ctx, claim)
-	s.Take(devices...)
-	return devices, err
+	results, err := s.try(ctx, claim)
+	var out []string
+	for _, r := range results {
+		out = append(out, r.Device)
+		id := structured.MakeDeviceID(Driver, Node, r.Device)
+		switch {
+		case ptr.Deref(r.AdminAccess, false):
+		case r.ShareID == nil:
+			s.state.AllocatedDevices.Insert(id)
+		default:
+			s.state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(id, r.ShareID))
+			s.state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(id, r.ConsumedCapacity))
+		}
+	}
+	return out, err
 }
 
 // Free gives the names of the devices that a claim would get now.
 func (s *Scheduler) Free(ctx context.Context, claim *resourceapi.ResourceClaim) ([]string, error) {
-	state := structured.AllocatedState{
-		AllocatedDevices: s.taken, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	results, err := s.try(ctx, claim)
+	var out []string
+	for _, r := range results {
+		out = append(out, r.Device)
 	}
-	allocator, err := structured.NewAllocator(ctx, s.features, state, s.classes, s.slices, s.cache)
+	return out, err
+}
+
+func (s *Scheduler) try(ctx context.Context, claim *resourceapi.ResourceClaim) ([]resourceapi.DeviceRequestAllocationResult, error) {
+	allocator, err := structured.NewAllocator(ctx, s.features, s.state, s.classes, s.slices, s.cache)
 	if err != nil {
 		return nil, fmt.Errorf("making the allocator: %w", err)
 	}
@@ -107,11 +133,9 @@ func (s *Scheduler) Free(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if err != nil {
 		return nil, fmt.Errorf("allocating: %w", err)
 	}
-	var out []string
+	var out []resourceapi.DeviceRequestAllocationResult
 	for _, r := range results {
-		for _, d := range r.Devices.Results {
-			out = append(out, d.Device)
-		}
+		out = append(out, r.Devices.Results...)
 	}
 	return out, nil
 }
@@ -139,6 +163,20 @@ func Request(name string, count int64, selectors ...string) resourceapi.DeviceRe
 func Partition(name string, count int64, selectors ...string) resourceapi.DeviceRequest {
 	r := Request(name, count, selectors...)
 	r.Exactly.DeviceClassName = ClassMIG
+	return r
+}
+
+// Share asks for count shares of devices, each with so much of the given capacities: "memory=4Gi".
+func Share(name string, count int64, capacities ...string) resourceapi.DeviceRequest {
+	r := Request(name, count)
+	r.Exactly.DeviceClassName = ClassShared
+	for _, capacity := range capacities {
+		name, amount, _ := strings.Cut(capacity, "=")
+		if r.Exactly.Capacity == nil {
+			r.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
+		}
+		r.Exactly.Capacity.Requests[resourceapi.QualifiedName(name)] = resource.MustParse(amount)
+	}
 	return r
 }
 
