@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpu-dra/driver/demo/linkcost"
+	"github.com/gpu-dra/driver/pkg/linkcost"
 	"github.com/gpu-dra/driver/test/e2e/rig"
 )
 

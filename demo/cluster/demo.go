@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpu-dra/driver/demo/linkcost"
+	"github.com/gpu-dra/driver/pkg/linkcost"
 	"github.com/gpu-dra/driver/test/cluster"
 	"github.com/gpu-dra/driver/test/e2e/rig"
 )

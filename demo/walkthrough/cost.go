@@ -3,7 +3,7 @@ package walkthrough
 import (
 	"slices"
 
-	"github.com/gpu-dra/driver/demo/linkcost"
+	"github.com/gpu-dra/driver/pkg/linkcost"
 )
 
 func linkCost(gpus []gpu) int {

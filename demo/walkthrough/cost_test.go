@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"github.com/gpu-dra/driver/demo/linkcost"
+	"github.com/gpu-dra/driver/pkg/linkcost"
 )
 
 // islands makes GPUs whose domains are given by one letter each, "." for none.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpu-dra/driver/test/runc"
 
-	"github.com/gpu-dra/driver/demo/linkcost"
+	"github.com/gpu-dra/driver/pkg/linkcost"
 )
 
 // baseSpec is the name of the CDI spec with what all containers get. It belongs to the driver,

@@ -38,7 +38,8 @@ func New(version string, streams Streams) *cobra.Command {
 	kube.AddFlags(root.PersistentFlags())
 	hideRare(root)
 	root.AddCommand(
-		getCommand(kube), treeCommand(kube), describeCommand(kube), sliceTemplateCommand(),
+		getCommand(kube), treeCommand(kube), describeCommand(kube), explainCommand(kube), planCommand(kube),
+		convertCommand(), adviseCommand(), auditCommand(), doctorCommand(kube), gatherCommand(kube, version), sliceTemplateCommand(),
 	)
 	return root
 }

@@ -99,3 +99,59 @@ func TestWrongUse(t *testing.T) {
 	refuses(t, "slice-template", "preset")
 	refuses(t, "slice-template --preset x", "x")
 }
+
+const claim = `
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: nine, namespace: team-a}
+spec: {devices: {requests: [{name: g, exactly: {deviceClassName: gpu.nvidia.com, count: 9}}]}}
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: 'device.driver == "gpu.nvidia.com"'}}]}
+`
+
+const legacy = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpu: 2}}}]}\n"
+
+func TestQuestions(t *testing.T) {
+	slices := save(t, "slices.yaml", prints(t, "slice-template --preset hgx-h100-8"))
+	nine, old := save(t, "nine.yaml", claim), save(t, "old.yaml", legacy)
+	prints(t, "explain claim nine -n team-a --from "+slices+","+nine, "claim team-a/nine: does not fit", "Change:", "ask for 8 instead of 9")
+	prints(t, "explain claims nine -n team-a -o jsonpath={.verdict} --from "+slices+" --from "+nine, "does not fit")
+	prints(t, "plan --preset hgx-h100-8 -f "+nine, "ResourceClaim nine: does not fit", "free GPUs")
+	converted := prints(t, "convert -f "+old, "kind: ResourceClaimTemplate", "deviceClassName: gpu.nvidia.com")
+	prints(t, "plan --preset hgx-h100-8 --copies 5 -f "+save(t, "new.yaml", converted), "Pod p (4 of 5): fits node node-0", "Pod p (5 of 5): does not fit", "link cost 1")
+	prints(t, "advise --weights-gb 14 --tenants 5 --gpu H100-80", "2g.20gb", "3 + 2", "14.63")
+	prints(t, "audit -f "+old, "2 GPUs may come from different NVLink domains")
+	refuses(t, "audit --fail-on warning -f "+old, "there are findings")
+	prints(t, "doctor --preset t4-4 -o wide", "selects 4 devices", "0 errors")
+	refuses(t, "doctor --this-node --fail-on error --driver-root /nowhere --dev-root /nowhere", "there are findings")
+}
+
+func TestGather(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bundle")
+	prints(t, "gather "+dir+" --preset t4-4", "resourceslices.yaml", "about.txt")
+	prints(t, "get --from "+dir, "4 GPUs on 1 node")
+	refuses(t, "gather "+dir+" --preset t4-4", "there already")
+	refuses(t, "gather /nowhere/x --preset t4-4", "/nowhere/x")
+}
+
+func TestWrongQuestions(t *testing.T) {
+	old := save(t, "old.yaml", legacy)
+	refuses(t, "explain node x --preset t4-4", "neither pod nor claim")
+	refuses(t, "explain pod x --preset t4-4", "Pod x was not found in namespace default")
+	refuses(t, "explain claim x -n y --preset t4-4", "ResourceClaim x was not found in namespace y")
+	refuses(t, "plan --preset t4-4", "filename")
+	refuses(t, "plan --preset t4-4 -f /nowhere", "/nowhere")
+	refuses(t, "plan --preset t4-4 --copies 0 -f "+old, "--copies 0")
+	refuses(t, "plan --preset t4-4 -f -", "nothing to plan")
+	refuses(t, "convert -f "+save(t, "bad.yaml", "a: [b"), "document")
+	refuses(t, "convert -f /nowhere", "/nowhere")
+	refuses(t, "advise", "weights-gb")
+	refuses(t, "advise --weights-gb 1 --gpu x", "--gpu")
+	refuses(t, "audit -f /nowhere", "/nowhere")
+	refuses(t, "audit -f -", "no pods")
+	refuses(t, "audit --fail-on x -f "+old, "--fail-on")
+	refuses(t, "doctor --preset x", "x")
+}

@@ -77,6 +77,16 @@ func (s *source) driverName() string {
 	return s.driver
 }
 
+// namespace is the one of -n or of the kubeconfig's context.
+func (s *source) namespace() string {
+	namespace, _, err := s.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil || namespace == "" {
+		// Without a kubeconfig: saved files need none.
+		return "default"
+	}
+	return namespace
+}
+
 func client(kube *genericclioptions.ConfigFlags) (kubernetes.Interface, error) {
 	config, err := kube.ToRESTConfig()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package linkcost says, for the demos, what it costs when all GPUs of a set talk to each other.
+// Package linkcost says, for plans and demos, what it costs when all GPUs of a set talk to each other.
 // It is an illustration, not a model: it knows NVLink domains and nothing else.
 package linkcost
 

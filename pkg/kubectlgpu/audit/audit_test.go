@@ -1,0 +1,132 @@
+package audit_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/audit"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/finding"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
+)
+
+func good(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func run(t *testing.T, yaml string) finding.Report {
+	t.Helper()
+	objects, err := state.Decode([]byte(yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := audit.Run(objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func bad(r finding.Report) map[string]finding.Finding {
+	out := map[string]finding.Finding{}
+	for _, f := range r.Findings {
+		if f.Severity != finding.OK {
+			out[f.Check] = f
+		}
+	}
+	return out
+}
+
+func TestGoodPod(t *testing.T) {
+	r := run(t, good(t))
+	if found := bad(r); len(found) > 0 || len(r.Findings) != 13 {
+		t.Errorf("%d checks found %v", len(r.Findings), found)
+	}
+	var b strings.Builder
+	if err := r.Text(&b, true); err != nil || strings.Count(b.String(), "ok") < 13 {
+		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
+// Each thing that is taken from the good pod is found by its check, and by no other.
+func TestEachCheck(t *testing.T) {
+	for name, tc := range map[string]struct{ old, new, check, message string }{
+		"claim not named":     {"claims: [{name: gpu}], ", "", "claim-used", "no container names claim gpu"},
+		"claim not there":     {"claims: [{name: gpu}], ", "claims: [{name: gpu}, {name: other}], ", "claim-used", "other"},
+		"both ways":           {"memory: 64Gi}", "memory: 64Gi, nvidia.com/gpu: 1}", "one-way", "nvidia.com/gpu beside"},
+		"no memory limit":     {"memory: 64Gi}", "}", "qos", "no limit of memory"},
+		"part of a CPU":       {`cpu: "8"`, `cpu: 7500m`, "qos", "7500m CPUs are not whole"},
+		"request is less":     {"limits:", `requests: {cpu: "4"}, limits:`, "qos", "request 4 is not the limit 8"},
+		"no shm":              {"mountPath: /dev/shm", "mountPath: /tmp", "shm", "nothing is mounted"},
+		"shm on disk":         {"emptyDir: {medium: Memory, sizeLimit: 16Gi}", "emptyDir: {sizeLimit: 16Gi}", "shm", "not an emptyDir of medium Memory"},
+		"shm without limit":   {", sizeLimit: 16Gi", "", "shm", "no sizeLimit"},
+		"small shm":           {"sizeLimit: 16Gi", "sizeLimit: 1Gi", "shm", "1Gi, less than 8Gi"},
+		"threads":             {"MKL_NUM_THREADS", "OTHER", "threads", "MKL_NUM_THREADS is not set"},
+		"no startup probe":    {"startupProbe", "x-startupProbe", "startup-probe", "no startup probe"},
+		"short startup":       {"failureThreshold: 60", "failureThreshold: 6", "startup-probe", "allows 60 s"},
+		"default startup":     {"failureThreshold: 60, periodSeconds: 10, ", "", "startup-probe", "allows 30 s"},
+		"no readiness":        {"readinessProbe", "x-readinessProbe", "probes", "no readiness probe"},
+		"no liveness":         {"livenessProbe", "x-livenessProbe", "probes", "no liveness probe"},
+		"same probes":         {"/live", "/ready", "probes", "ask the same"},
+		"grace":               {"terminationGracePeriodSeconds: 900", "terminationGracePeriodSeconds: 60", "grace", "has 60 s to end"},
+		"default grace":       {"terminationGracePeriodSeconds: 900", "", "grace", "has 30 s to end"},
+		"no drain":            {"lifecycle", "x-lifecycle", "grace", "no preStop hook"},
+		"toleration":          {"key: nvidia.com/gpu", "key: other", "toleration", "no toleration"},
+		"NVLink":              {", constraints: [{matchAttribute: gpu.nvidia.com/nvlinkDomain}]", "", "nvlink", "4 GPUs may come from different"},
+		"image tag":           {"@sha256:0000000000000000000000000000000000000000000000000000000000000000", ":v1", "image", "can be moved"},
+		"image latest":        {"@sha256:0000000000000000000000000000000000000000000000000000000000000000", "", "image", "whatever is newest"},
+		"no place for wights": {"persistentVolumeClaim: {claimName: weights}", "emptyDir: {}", "weights", "no volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := good(t)
+			if !strings.Contains(text, tc.old) {
+				t.Fatalf("the good pod has no %q", tc.old)
+			}
+			found := bad(run(t, strings.ReplaceAll(text, tc.old, tc.new)))
+			f, ok := found[tc.check]
+			if !ok || !strings.Contains(f.Message, tc.message) || f.Why == "" || f.Fix == "" {
+				t.Errorf("found %+v, want %s: %s", found, tc.check, tc.message)
+			}
+			if len(found) != 1 {
+				t.Errorf("others found something, too: %v", found)
+			}
+		})
+	}
+}
+
+// A legacy pod is checked the same; a pod without a GPU is told so.
+func TestOtherPods(t *testing.T) {
+	legacy := bad(run(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: x, resources: {limits: {nvidia.com/gpu: 2}}}]}\n"))
+	if f := legacy["nvlink"]; !strings.HasPrefix(f.Message, "2 GPUs") || legacy["gpu"].Message != "" {
+		t.Errorf("found %v", legacy)
+	}
+	if f := bad(run(t, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}\n"))["gpu"]; f.Message != "the pod asks for no GPU" {
+		t.Errorf("found %v", f)
+	}
+	if _, err := audit.Run(nil); err == nil || !strings.Contains(err.Error(), "no pods") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestCounts(t *testing.T) {
+	r := run(t, strings.ReplaceAll(good(t), "claims: [{name: gpu}], ", ""))
+	if diff := cmp.Diff([]int{1, 0}, []int{r.Count(finding.Error), r.Count(finding.Warning)}); diff != "" {
+		t.Errorf("errors and warnings (-want +got):\n%s", diff)
+	}
+	var b strings.Builder
+	if err := r.Text(&b, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"Deployment llm", "error", "why: a container gets", "fix: add", "13 checks: 1 errors, 0 warnings"} {
+		if !strings.Contains(b.String(), w) {
+			t.Errorf("no %q in\n%s", w, b.String())
+		}
+	}
+}

@@ -1,0 +1,90 @@
+// Package manifest finds the pods in manifests: pods themselves, and the templates of workloads. It
+// is for commands that read files people wrote.
+package manifest
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Read reads files; "-" is in.
+func Read(in io.Reader, paths ...string) ([]byte, error) {
+	var all []byte
+	for _, path := range paths {
+		var data []byte
+		var err error
+		if path == "-" {
+			data, err = io.ReadAll(in)
+		} else {
+			data, err = os.ReadFile(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, "\n---\n"...), data...)
+	}
+	return all, nil
+}
+
+// Pod is the pod of an object, or what its pods are made from.
+type Pod struct {
+	// Subject names the object: "Deployment web".
+	Subject string
+	// Namespace is the object's.
+	Namespace string
+	// Meta and Spec are the object's own: a change changes the object.
+	Meta *metav1.ObjectMeta
+	Spec *corev1.PodSpec
+	// Replicas is how many pods there will be; 1 where the object does not say.
+	Replicas int
+}
+
+// PodOf finds the pod of an object; nil for other kinds.
+func PodOf(object runtime.Object) *Pod {
+	pod := podOf(object)
+	if named, ok := object.(metav1.Object); ok && pod != nil {
+		pod.Namespace = named.GetNamespace()
+	}
+	return pod
+}
+
+func podOf(object runtime.Object) *Pod {
+	of := func(kind, name string, t *corev1.PodTemplateSpec, replicas *int32) *Pod {
+		n := 1
+		if replicas != nil {
+			n = int(*replicas)
+		}
+		return &Pod{Subject: fmt.Sprintf("%s %s", kind, name), Meta: &t.ObjectMeta, Spec: &t.Spec, Replicas: n}
+	}
+	switch o := object.(type) {
+	case *corev1.Pod:
+		return &Pod{Subject: "Pod " + o.Name, Meta: &o.ObjectMeta, Spec: &o.Spec, Replicas: 1}
+	case *corev1.PodTemplate:
+		return of("PodTemplate", o.Name, &o.Template, nil)
+	case *corev1.ReplicationController:
+		if o.Spec.Template == nil {
+			return nil
+		}
+		return of("ReplicationController", o.Name, o.Spec.Template, o.Spec.Replicas)
+	case *appsv1.Deployment:
+		return of("Deployment", o.Name, &o.Spec.Template, o.Spec.Replicas)
+	case *appsv1.StatefulSet:
+		return of("StatefulSet", o.Name, &o.Spec.Template, o.Spec.Replicas)
+	case *appsv1.ReplicaSet:
+		return of("ReplicaSet", o.Name, &o.Spec.Template, o.Spec.Replicas)
+	case *appsv1.DaemonSet:
+		return of("DaemonSet", o.Name, &o.Spec.Template, nil)
+	case *batchv1.Job:
+		return of("Job", o.Name, &o.Spec.Template, o.Spec.Parallelism)
+	case *batchv1.CronJob:
+		return of("CronJob", o.Name, &o.Spec.JobTemplate.Spec.Template, o.Spec.JobTemplate.Spec.Parallelism)
+	}
+	return nil
+}
