@@ -54,7 +54,7 @@ type Offer struct {
 // the snapshot.
 func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignment, conditions Conditions) Offer {
 	in, omissions := s.devices(snapshot, assignment)
-	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot.GPUs))
+	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot))
 	in.Devices, omissions = devices, append(omissions, unshared...)
 	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, s.Layout, conditions.of(in.Devices)
 	built := slices.Build(in)

@@ -26,7 +26,7 @@ func sharing(t *testing.T, machine inventory.Snapshot, declared string) *Schedul
 	}
 	assignment, _ := topology.Resolve(machine, topology.Memory{})
 	parts := device.FromPartitionedSnapshot(machine, assignment, nil)
-	devices, omissions := device.Share(parts.Devices, shares.Of(declarations, machine.GPUs))
+	devices, omissions := device.Share(parts.Devices, shares.Of(declarations, machine))
 	if len(omissions) > 0 {
 		t.Fatal(omissions)
 	}

@@ -146,13 +146,18 @@ func For(node string, declarations []Declaration) []Declaration {
 	return out
 }
 
-// Of gives, for the GPUs of a snapshot, the function that says how a device is shared.
-func Of(declarations []Declaration, gpus []inventory.GPU) func(device.Device) *device.Sharing {
-	order := make([]pci.Address, 0, len(gpus))
-	for _, g := range gpus {
+// Of gives, for the devices of a snapshot, the function that says how one is shared. GPUs that
+// are lost have their place in the order all the same: another one must not become shared.
+func Of(declarations []Declaration, snapshot inventory.Snapshot) func(device.Device) *device.Sharing {
+	order := make([]pci.Address, 0, len(snapshot.GPUs)+len(snapshot.Unusable))
+	for _, g := range snapshot.GPUs {
 		order = append(order, g.PCI)
 	}
+	for _, u := range snapshot.Unusable {
+		order = append(order, u.PCI)
+	}
 	slices.SortFunc(order, pci.Address.Compare)
+	order = slices.Compact(order)
 	return func(d device.Device) *device.Sharing {
 		for _, declared := range declarations {
 			if declared.Devices.matches(d, order) {

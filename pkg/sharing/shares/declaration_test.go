@@ -96,7 +96,7 @@ func TestForNodes(t *testing.T) {
 
 // shared lists the names of the devices that a declaration makes shared.
 func shared(declarations []Declaration, snapshot inventory.Snapshot, devices []device.Device) []string {
-	of := Of(declarations, snapshot.GPUs)
+	of := Of(declarations, snapshot)
 	var names []string
 	for _, d := range devices {
 		if s := of(d); s != nil {
@@ -178,7 +178,7 @@ func TestTheFirstDeclarationDecides(t *testing.T) {
 	of := Of(parsed(t, `
 - {enforcement: mps, replicas: 2, threadPercentage: 40, devices: {indices: [0]}}
 - {enforcement: none, replicas: 8, devices: {indices: [0, 1]}}
-`), snapshot.GPUs)
+`), snapshot)
 	want := []*device.Sharing{
 		{Enforcement: device.EnforcedByMPS, Replicas: 2, ThreadPercentage: new(40)}, {Enforcement: device.NotEnforced, Replicas: 8}, nil, nil,
 	}
@@ -186,6 +186,28 @@ func TestTheFirstDeclarationDecides(t *testing.T) {
 		if diff := cmp.Diff(want[i], of(d)); diff != "" {
 			t.Errorf("GPU %d (-want +got):\n%s", i, diff)
 		}
+	}
+}
+
+// A GPU that is lost keeps its place: the next one does not become what it was.
+func TestIndicesOfALostGPU(t *testing.T) {
+	snapshot := inventorytest.T4()
+	lost := snapshot.GPUs[0]
+	snapshot.GPUs = snapshot.GPUs[1:]
+	snapshot.Unusable = []inventory.Unusable{{PCI: lost.PCI, Reason: "lost"}}
+	devices := device.FromSnapshot(snapshot, topology.Assignment{})
+	for index, want := range map[int]string{0: "", 1: devices[0].Name(), 3: devices[2].Name()} {
+		names := shared([]Declaration{{Enforcement: "none", Devices: Filter{Indices: []int{index}}}}, snapshot, devices)
+		if have := strings.Join(names, " "); have != strings.TrimPrefix(want, "gpu-0000-") {
+			t.Errorf("index %d: %q, want %q", index, have, want)
+		}
+	}
+	// One that is ill and still offered is in both lists.
+	snapshot.GPUs = append(snapshot.GPUs, lost)
+	if names := shared([]Declaration{{Enforcement: "none", Devices: Filter{Indices: []int{1}}}}, snapshot, devices); len(names) != 1 {
+		t.Errorf("index 1: %v", names)
+	} else if want := strings.TrimPrefix(devices[0].Name(), "gpu-0000-"); names[0] != want {
+		t.Errorf("index 1: %v, want %s", names, want)
 	}
 }
 
@@ -205,7 +227,7 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("%q: %+v", text, d)
 			}
 		}
-		out, omissions := device.Share(devices, Of(declarations, snapshot.GPUs))
+		out, omissions := device.Share(devices, Of(declarations, snapshot))
 		if len(out)+len(omissions) != len(devices) {
 			t.Fatalf("%q: %d devices and %d omissions of %d", text, len(out), len(omissions), len(devices))
 		}
