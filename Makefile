@@ -15,7 +15,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 # NVML is loaded with dlopen: a linker that binds at start would end the program before that.
 LINK := -extldflags=-Wl,-z,lazy
 # Nested modules: heavy things that only tests and tools need.
-NESTED := test/apivalidation test/chart deployments/container
+NESTED := test/apivalidation test/apivalidation134 test/chart deployments/container
 
 step = @printf '\n==> %s\n' "$(1)"
 
@@ -84,6 +84,7 @@ chart: ## Test the Helm chart and package it into dist/
 .PHONY: validation
 validation: ## Hold the slices against the API server's own validation
 	cd test/apivalidation && $(GO) test ./...
+	cd test/apivalidation134 && $(GO) test ./...
 
 .PHONY: demo-cluster
 demo-cluster: packages ## The main job on a real one-node Kubernetes, through chart and image

@@ -25,6 +25,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
+	"github.com/gpu-dra/driver/pkg/cluster"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
@@ -66,6 +67,7 @@ type Agent struct {
 	reporter  *report.Reporter
 	library   *nvml.Library
 	migLedger *ledger.Ledger
+	release   cluster.Watch
 	locks     *lock.Locker
 	catalog   *catalog.Catalog
 	health    *monitor.Monitor
@@ -196,6 +198,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	defer endWork()
 	var group errgroup.Group
 	group.Go(func() error { a.catalog.Run(work, a.config.RescanInterval); return nil })
+	group.Go(func() error { a.followRelease(work); return nil })
 	group.Go(func() error { return a.publish(work) })
 	group.Go(func() error { a.watchMPS(work); return nil })
 

@@ -68,10 +68,11 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
 func (a *Agent) conditions() offer.Conditions {
-	if a.health == nil {
-		return offer.Conditions{}
+	out := offer.Conditions{Layout: a.layout()}
+	if a.health != nil {
+		out.Taints = []offer.Tainter{taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict)}
 	}
-	return offer.Conditions{Taints: []offer.Tainter{taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict)}}
+	return out
 }
 
 // withSick has GPUs that are ill published, and handed to nobody, while they do not answer.

@@ -29,8 +29,6 @@ type Settings struct {
 	Order mig.Order
 	// Shares declares devices as shared.
 	Shares []shares.Declaration
-	// Layout puts devices and counters into slices; nil is slices.SeparateCounters.
-	Layout slices.Layout
 }
 
 // Tainter says which taints a device has. It must be pure.
@@ -40,6 +38,9 @@ type Tainter func(device.Device) []resourceapi.DeviceTaint
 type Conditions struct {
 	// Taints of every device are those of all of these, in this order.
 	Taints []Tainter
+	// Layout puts devices and counters into slices, as the cluster's release wants it; nil is
+	// slices.SeparateCounters.
+	Layout slices.Layout
 }
 
 // Offer is what the node offers.
@@ -56,7 +57,7 @@ func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignme
 	in, omissions := s.devices(snapshot, assignment)
 	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot))
 	in.Devices, omissions = devices, append(omissions, unshared...)
-	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, s.Layout, conditions.of(in.Devices)
+	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, conditions.Layout, conditions.of(in.Devices)
 	built := slices.Build(in)
 	return Offer{
 		Devices:   in.Devices,

@@ -16,7 +16,8 @@
 // A slice holds at most 64 devices: one taint lowers the API's limit from 128 to that. GPUs that
 // are one device each share slices. A GPU with several devices has slices of its own, so that
 // what happens to it rewrites one slice and moves no other GPU's devices. Counter sets are in
-// slices of their own, at most eight each, before all devices. A pool without devices still has
+// slices of their own, at most eight each, before all devices; Kubernetes 1.34 wants them beside
+// their devices, for which there is a layout of its own. A pool without devices still has
 // one empty slice: the driver is there, and has nothing to offer.
 //
 // # Limits
@@ -100,6 +101,7 @@ func Build(in Input) Result {
 		layout = SeparateCounters
 	}
 	out := layout(groups, c.counters)
+	c.omitMissing(groups, out)
 	if len(out) == 0 {
 		out = []resourceslice.Slice{{}}
 	}

@@ -8,6 +8,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpu-dra/driver/pkg/device"
 )
@@ -41,6 +42,23 @@ func newChecker(counters []resourceapi.CounterSet) *checker {
 
 func (c *checker) omit(dev, name, value, reason string) {
 	c.omissions = append(c.omissions, device.Omission{Device: dev, Name: name, Value: value, Reason: reason})
+}
+
+// omitMissing reports the devices that the layout had no room for.
+func (c *checker) omitMissing(groups []Group, out []resourceslice.Slice) {
+	placed := map[string]bool{}
+	for _, s := range out {
+		for _, d := range s.Devices {
+			placed[d.Name] = true
+		}
+	}
+	for _, g := range groups {
+		for _, d := range g.Devices {
+			if !placed[d.Name] {
+				c.omit(d.Name, "", d.Name, fmt.Sprintf("its GPU has more than %d devices, and this Kubernetes release wants them in one slice", MaxDevices))
+			}
+		}
+	}
 }
 
 // admit strips a device of what the API would refuse and tells whether it can be published.

@@ -14,16 +14,27 @@ import (
 	"github.com/gpu-dra/driver/test/kubeapi/internal/storage"
 )
 
-// Reported is the Kubernetes version that the server claims to be.
+// Reported is the Kubernetes version that the server claims to be, if it is not told otherwise.
 const Reported = "v1.37.2"
+
+// SetVersion has the server claim another version, such as "v1.34.4". It behaves as before.
+func (s *Server) SetVersion(version string) { s.version.Store(&version) }
+
+func (s *Server) info() version.Info {
+	reported := Reported
+	if v := s.version.Load(); v != nil {
+		reported = *v
+	}
+	major, minor, _ := strings.Cut(strings.TrimPrefix(reported, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	return version.Info{Major: major, Minor: minor, GitVersion: reported, Platform: "linux/amd64"}
+}
 
 // discover answers everything that is not a collection: versions, groups, readiness.
 func (s *Server) discover(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.Trim(req.URL.Path, "/"); path {
 	case "version":
-		major, minor, _ := strings.Cut(strings.TrimPrefix(Reported, "v"), ".")
-		minor, _, _ = strings.Cut(minor, ".")
-		asJSON(w, http.StatusOK, version.Info{Major: major, Minor: minor, GitVersion: Reported, Platform: "linux/amd64"})
+		asJSON(w, http.StatusOK, s.info())
 	case "readyz", "livez", "healthz":
 		_, _ = w.Write([]byte("ok"))
 	case "api":

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,6 +44,7 @@ type Server struct {
 	watches watches
 	fields  storage.FieldOwners
 	options Options
+	version atomic.Pointer[string]
 	address string
 	tls     *tls.Config
 	ca      []byte

@@ -22,19 +22,28 @@ func Presets() []string {
 // profiles and their mode is off.
 func Snapshot(t testing.TB, preset string) inventory.Snapshot {
 	t.Helper()
-	file, err := nodefile.Preset(preset)
+	s, err := Load(preset)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// Load is Snapshot outside of tests.
+func Load(preset string) (inventory.Snapshot, error) {
+	file, err := nodefile.Preset(preset)
+	if err != nil {
+		return inventory.Snapshot{}, err
+	}
 	node, err := nodefile.Resolve(file)
 	if err != nil {
-		t.Fatal(err)
+		return inventory.Snapshot{}, err
 	}
 	s := inventory.Snapshot{Driver: inventory.Driver{Present: true, Version: node.Driver.Version, CUDAMajor: 13}}
 	for i, in := range node.GPUs {
 		at, err := pci.Parse(in.PCI.String())
 		if err != nil {
-			t.Fatal(err)
+			return inventory.Snapshot{}, err
 		}
 		g := inventory.GPU{
 			PCI: at, UUID: in.UUID, Minor: int(in.Minor), Index: i, ProductName: in.Board.Product,
@@ -43,14 +52,14 @@ func Snapshot(t testing.TB, preset string) inventory.Snapshot {
 			MIG: MIG(in.Board.MIG),
 		}
 		if _, err := fmt.Sscanf(in.Board.PCIDevice[:6], "0x%x", &g.PCIDevice); err != nil {
-			t.Fatal(err)
+			return inventory.Snapshot{}, fmt.Errorf("PCI device %q: %w", in.Board.PCIDevice, err)
 		}
 		if _, err := fmt.Sscanf(in.Board.ComputeCapability, "%d.%d", &g.ComputeMajor, &g.ComputeMinor); err != nil {
-			t.Fatal(err)
+			return inventory.Snapshot{}, fmt.Errorf("compute capability %q: %w", in.Board.ComputeCapability, err)
 		}
 		s.GPUs = append(s.GPUs, g)
 	}
-	return s
+	return s, nil
 }
 
 // MIG gives the facts of a board whose mode is off.
