@@ -26,6 +26,9 @@ type Case struct {
 	// Count GPUs, of one NVLink domain where OneDomain is set.
 	Count     int
 	OneDomain bool
+	// Profile asks for partitions of it instead of whole GPUs, of one GPU where OneParent is set.
+	Profile   string
+	OneParent bool
 	// Taken are devices that others have.
 	Taken []string
 	// Fits is the right answer.
@@ -75,11 +78,17 @@ var errAnswer = errors.New("wrong answer of the allocator")
 func (c Case) Ask(pool []resourceslice.Slice) func(context.Context) error {
 	scheduler := slicestest.New(pool, false)
 	scheduler.Take(c.Taken...)
-	constraint := ""
+	constraint, request := "", slicestest.Request("gpus", int64(c.Count))
 	if c.OneDomain {
 		constraint = slicestest.Driver + "/" + domainAttribute
 	}
-	claim := slicestest.Claim(constraint, slicestest.Request("gpus", int64(c.Count)))
+	if c.Profile != "" {
+		request = slicestest.Partition("parts", int64(c.Count), fmt.Sprintf("device.attributes[%q].profile == %q", slicestest.Driver, c.Profile))
+	}
+	if c.OneParent {
+		constraint = slicestest.Driver + "/parentUUID"
+	}
+	claim := slicestest.Claim(constraint, request)
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, FilterTimeout)
 		defer cancel()

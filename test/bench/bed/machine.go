@@ -72,6 +72,9 @@ func NewMachine(ctx context.Context, api API, programs Programs, dir, name, pres
 	return m, nil
 }
 
+// Sim is the machine's hardware.
+func (m *Machine) Sim() *gpusim.Node { return m.sim }
+
 // RegistryDir is where plugins register.
 func (m *Machine) RegistryDir() string { return filepath.Join(m.dir, "registry") }
 
@@ -201,7 +204,7 @@ func (p *Plugin) Published(ctx context.Context) ([]resourceapi.ResourceSlice, er
 	ctx, cancel := p.patience(ctx)
 	defer cancel()
 	slices := p.machine.Client.ResourceV1().ResourceSlices()
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, p.machine.Name).String()}
+	options := p.machine.own()
 	for {
 		list, err := slices.List(ctx, options)
 		if err != nil {
@@ -221,6 +224,20 @@ func (p *Plugin) Published(ctx context.Context) ([]resourceapi.ResourceSlice, er
 	}
 }
 
+// own selects the machine's slices.
+func (m *Machine) own() metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, m.Name).String()}
+}
+
+// Slices are those of the machine that the API server holds now.
+func (m *Machine) Slices(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+	list, err := m.Client.ResourceV1().ResourceSlices().List(ctx, m.own())
+	if err != nil {
+		return nil, fmt.Errorf("slices of %s: %w", m.Name, err)
+	}
+	return list.Items, nil
+}
+
 // complete tells whether slices are a whole pool with devices.
 func complete(slices []resourceapi.ResourceSlice) bool {
 	devices := 0
@@ -232,8 +249,7 @@ func complete(slices []resourceapi.ResourceSlice) bool {
 
 // Wipe deletes the machine's slices.
 func (m *Machine) Wipe(ctx context.Context) error {
-	selector := fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, m.Name).String()
-	err := m.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: selector})
+	err := m.Client.ResourceV1().ResourceSlices().DeleteCollection(ctx, metav1.DeleteOptions{}, m.own())
 	if err != nil {
 		return fmt.Errorf("wipe slices of %s: %w", m.Name, err)
 	}

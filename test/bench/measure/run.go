@@ -43,7 +43,7 @@ type run struct {
 
 // Parts are the names of the measurements, in their order.
 func Parts() []string {
-	return []string{"memory", "prepare", "metadata", "small", "callers", "starts", "presets", "idle"}
+	return []string{"memory", "prepare", "metadata", "small", "callers", "starts", "presets", "partitions", "placement", "idle"}
 }
 
 // Run measures everything and writes a report. It takes about five minutes.
@@ -141,6 +141,8 @@ func (r *run) parts(ctx context.Context) error {
 		{"callers", r.callers},
 		{"starts", r.starts},
 		{"presets", r.presets},
+		{"partitions", r.partitions},
+		{"placement", r.placement},
 	} {
 		if !r.Only[part.name] {
 			continue

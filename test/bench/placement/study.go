@@ -45,8 +45,8 @@ func Rules(published *Pool) []Rule {
 	}
 }
 
-// Kinds are what is asked for of a board: its profiles without extra engines, from which those of
-// all compute slices are left out, and the whole GPU instead.
+// Kinds are what is asked for of a board: its profiles without extra engines. Where whole GPUs are
+// on offer, they stand for the profile of all compute slices.
 func Kinds(p *Pool) ([]Kind, error) {
 	var out []Kind
 	most := 0
@@ -62,6 +62,9 @@ func Kinds(p *Pool) ([]Kind, error) {
 		}
 		most = max(most, units)
 		out = append(out, Kind{Kind: kind, Units: units})
+	}
+	if len(p.kinds[Whole]) == 0 {
+		return out, nil
 	}
 	out = slices.DeleteFunc(out, func(k Kind) bool { return k.Units == most })
 	return append(out, Kind{Kind: Whole, Units: most}), nil
