@@ -292,11 +292,17 @@ func TestKilledDaemon(t *testing.T) {
 	}
 
 	between := p.status("gpu-a")
+	if between.Restarts != 1 {
+		t.Errorf("%d restarts", between.Restarts)
+	}
 	supervisor := p.supervisor()
 	must(t, unix.Kill(supervisor, unix.SIGSTOP))
 	must(t, unix.Kill(between.PID, unix.SIGKILL))
 	must(t, unix.Kill(supervisor, unix.SIGKILL))
 	p.until("a third daemon", func() bool { s := p.status("gpu-a"); return s.Ready && s.PID != between.PID })
+	if n := p.status("gpu-a").Restarts; n != 2 {
+		t.Errorf("%d restarts", n)
+	}
 	p.wantLimits("gpu-a", "25.0", "2048M")
 }
 

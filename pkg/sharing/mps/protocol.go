@@ -93,6 +93,8 @@ type Status struct {
 	Started uint64 `json:"started,omitzero"`
 	// Served tells that it has served since it was asked for: it may have clients.
 	Served bool `json:"served,omitzero"`
+	// Restarts is how often it was started again since it was asked for.
+	Restarts int `json:"restarts,omitzero"`
 	// Message says why it does not serve.
 	Message string `json:"message,omitzero"`
 }

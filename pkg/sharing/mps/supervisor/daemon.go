@@ -26,8 +26,10 @@ type stateOf struct {
 	process Process
 	ready   bool
 	// served tells that it has served with this spec: there may be clients.
-	served  bool
-	message string
+	served bool
+	// restarts is how often it was started again with this spec.
+	restarts int
+	message  string
 	// gone tells that the supervisor forgot this daemon: who waited for its turn looks again.
 	gone bool
 	// era counts starts and ends, so that who watched an earlier process knows.
@@ -52,7 +54,7 @@ func (d *daemon) set(change func(*stateOf)) {
 func (d *daemon) status() mps.Status {
 	now := d.get()
 	return mps.Status{
-		Name: d.name, Spec: now.spec, Ready: now.ready, Served: now.served,
+		Name: d.name, Spec: now.spec, Ready: now.ready, Served: now.served, Restarts: now.restarts,
 		PID: now.process.PID, Started: now.process.Started, Message: now.message,
 	}
 }
@@ -104,30 +106,37 @@ func (s *Supervisor) drop(d *daemon) {
 
 // start starts a daemon in place of whatever runs under its name. The caller has its turn.
 func (s *Supervisor) start(ctx context.Context, d *daemon, spec mps.Spec) error {
-	served := d.get().served && d.get().spec.Equal(spec)
-	d.set(func(state *stateOf) { *state = stateOf{spec: spec, served: served, message: "is being started"} })
-	process, err := s.launch(ctx, d.name, spec)
+	before := d.get()
+	wanted := entry{Boot: s.config.Boot, Spec: spec}
+	served := before.served && before.spec.Equal(spec)
+	if served {
+		wanted.Restarts = before.restarts + 1
+	}
+	d.set(func(state *stateOf) {
+		*state = stateOf{spec: spec, served: served, restarts: before.restarts, message: "is being started"}
+	})
+	process, err := s.launch(ctx, d.name, wanted)
 	if err != nil {
 		d.set(func(state *stateOf) { state.message = err.Error() })
 		return err
 	}
 	klog.FromContext(ctx).Info("MPS control daemon serves", "daemon", d.name, "pid", process.PID)
-	s.serve(d, spec, process) //nolint:contextcheck // it is watched for longer than the call
+	wanted.Process = process
+	s.serve(d, wanted) //nolint:contextcheck // it is watched for longer than the call
 	return nil
 }
 
 // launch starts the programs and gives them their limits. The entry is there before the process
 // and knows the process only once it has its limits.
-func (s *Supervisor) launch(ctx context.Context, name string, spec mps.Spec) (Process, error) {
-	wanted := entry{Boot: s.config.Boot, Spec: spec}
+func (s *Supervisor) launch(ctx context.Context, name string, wanted entry) (Process, error) {
 	if err := s.store.write(name, wanted); err != nil {
 		return Process{}, err
 	}
-	process, err := s.config.Programs.Start(ctx, name, spec)
+	process, err := s.config.Programs.Start(ctx, name, wanted.Spec)
 	if err != nil {
 		return Process{}, fmt.Errorf("start: %w", err)
 	}
-	if err := configure(ctx, s.config.Programs, name, spec); err != nil {
+	if err := configure(ctx, s.config.Programs, name, wanted.Spec); err != nil {
 		return Process{}, err
 	}
 	wanted.Process = process
@@ -135,8 +144,11 @@ func (s *Supervisor) launch(ctx context.Context, name string, spec mps.Spec) (Pr
 }
 
 // serve notes that a process serves and watches it.
-func (s *Supervisor) serve(d *daemon, spec mps.Spec, process Process) {
-	d.set(func(state *stateOf) { *state = stateOf{spec: spec, process: process, ready: true, served: true} })
+func (s *Supervisor) serve(d *daemon, e entry) {
+	process := e.Process
+	d.set(func(state *stateOf) {
+		*state = stateOf{spec: e.Spec, process: process, ready: true, served: true, restarts: e.Restarts}
+	})
 	era := d.get().era
 	s.watches.Go(func() {
 		if err := s.config.Programs.Wait(s.life, process); s.life.Err() != nil {

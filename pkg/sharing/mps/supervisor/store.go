@@ -19,6 +19,8 @@ type entry struct {
 	Spec mps.Spec `json:"spec"`
 	// Process has its limits; zero until then.
 	Process Process `json:"process,omitzero"`
+	// Restarts is how often it was started again since it was asked for.
+	Restarts int `json:"restarts,omitzero"`
 }
 
 // store keeps entries in the daemons' directories. Nothing is synced to the disk: what it says

@@ -116,9 +116,13 @@ func (s *Supervisor) adopt(ctx context.Context, d *daemon) {
 		})
 	case s.answers(ctx, d.name, e.Process):
 		logger.Info("Adopted", "pid", e.Process.PID)
-		s.serve(d, e.Spec, e.Process) //nolint:contextcheck // it is watched for longer than the call
+		s.serve(d, e) //nolint:contextcheck // it is watched for longer than the call
 	default:
-		d.set(func(state *stateOf) { state.spec, state.message = e.Spec, "died without a supervisor" })
+		d.set(func(state *stateOf) {
+			// A failed start forgets the process and keeps the count.
+			served := e.Process != (Process{}) || e.Restarts > 0
+			*state = stateOf{spec: e.Spec, served: served, restarts: e.Restarts, message: "died without a supervisor"}
+		})
 		s.revive(d) //nolint:contextcheck // it is tried for longer than the call
 	}
 }

@@ -35,13 +35,8 @@ type Watch struct {
 	Reporter Reporter
 	Meter    Meter
 
-	seen map[string]process
-}
-
-// process is one process in one boot.
-type process struct {
-	pid     int
-	started uint64
+	// restarts are those of the last look, by daemon; nil before the first.
+	restarts map[string]int
 }
 
 // lookTime bounds one look.
@@ -79,7 +74,7 @@ func (w *Watch) Look(ctx context.Context) {
 		return
 	}
 	down, ready := map[string]string{}, 0
-	seen := map[string]process{}
+	restarts := map[string]int{}
 	for _, d := range list {
 		switch {
 		case d.Ready:
@@ -87,18 +82,15 @@ func (w *Watch) Look(ctx context.Context) {
 		case d.Served:
 			down[d.Name] = fmt.Sprintf("The MPS control daemon of device %s does not serve: %s", d.Name, d.Message)
 		}
-		before, known := w.seen[d.Name]
-		now := process{d.PID, d.Started}
-		if !d.Ready {
-			now = before
-		}
-		if known && d.Ready && before != (process{}) && before != now {
+		restarts[d.Name] = d.Restarts
+		// What was before the first look is not news. One that was ended and asked for anew in
+		// between counts from 0 again.
+		for n := w.restarts[d.Name]; w.restarts != nil && n < d.Restarts; n++ {
 			w.Meter.MPSRestarted()
 			w.Reporter.MPSRestarted(ctx, d.Name)
 		}
-		seen[d.Name] = now
 	}
-	w.seen = seen
+	w.restarts = restarts
 	w.Meter.MPSDaemons(ready, len(down))
 	w.Reporter.MPSDown(ctx, down)
 }

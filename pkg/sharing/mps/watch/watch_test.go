@@ -51,8 +51,8 @@ func newWatch() (*node, *watch.Watch) {
 	return n, &watch.Watch{Daemons: n, Reporter: reporter{n}, Meter: meter{n}}
 }
 
-func serving(name string, pid int) mps.Status {
-	return mps.Status{Name: name, Ready: true, Served: true, PID: pid, Started: uint64(pid) * 10}
+func serving(name string, restarts int) mps.Status {
+	return mps.Status{Name: name, Ready: true, Served: true, Restarts: restarts}
 }
 
 func TestLooks(t *testing.T) {
@@ -66,15 +66,15 @@ func TestLooks(t *testing.T) {
 			t.Errorf("%s: %s, want %s", what, got, want)
 		}
 	}
-	look("nothing", 0, 0, 0)
-	look("starting", 0, 0, 0, mps.Status{Name: "a"})
-	look("serving", 2, 0, 0, serving("a", 1), serving("b", 2))
-	look("still", 2, 0, 0, serving("a", 1), serving("b", 2))
+	look("from before", 1, 0, 0, serving("b", 2))
+	look("starting", 1, 0, 0, mps.Status{Name: "a"}, serving("b", 2))
+	look("serving", 2, 0, 0, serving("a", 0), serving("b", 2))
 	look("died", 1, 1, 0, mps.Status{Name: "a", Served: true, Message: "no"}, serving("b", 2))
-	look("back", 2, 0, 1, serving("a", 3), serving("b", 2))
-	look("died and back between looks", 2, 0, 2, serving("a", 3), serving("b", 4))
-	look("ended", 1, 0, 2, serving("b", 4))
-	look("wanted anew", 2, 0, 2, serving("a", 9), serving("b", 4))
+	look("back", 2, 0, 1, serving("a", 1), serving("b", 2))
+	look("died and back between looks", 2, 0, 2, serving("a", 1), serving("b", 3))
+	look("ended", 1, 0, 2, serving("b", 3))
+	look("wanted anew", 2, 0, 2, serving("a", 0), serving("b", 3))
+	look("ended and wanted anew between looks", 2, 0, 2, serving("a", 0), serving("b", 0))
 	if diff := cmp.Diff([]string{"a", "b"}, n.restarted); diff != "" {
 		t.Error(diff)
 	}
@@ -83,14 +83,14 @@ func TestLooks(t *testing.T) {
 // A supervisor that is away is told; what was known of daemons stays.
 func TestASupervisorThatIsAway(t *testing.T) {
 	n, w := newWatch()
-	n.list = []mps.Status{serving("a", 1)}
+	n.list = []mps.Status{serving("a", 0)}
 	w.Look(t.Context())
 	n.err = errors.New("nobody there")
 	w.Look(t.Context())
 	if n.up || n.ready != 1 || n.down["supervisor"] != "nobody there" {
 		t.Errorf("%+v", n)
 	}
-	n.err, n.list = nil, []mps.Status{serving("a", 2)}
+	n.err, n.list = nil, []mps.Status{serving("a", 1)}
 	w.Look(t.Context())
 	if !n.up || len(n.down) != 0 || n.counted != 1 {
 		t.Errorf("%+v", n)
