@@ -26,6 +26,7 @@ help: ## List the targets
 .PHONY: build
 build: ## Build the programs into bin/
 	OUT=$(OUT) VERSION=$(VERSION) deployments/container/build-binaries.sh
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(OUT)/kubectl-gpu ./cmd/kubectl-gpu
 	$(GO) build -o $(OUT)/gpusim ./test/gpusim/cmd/gpusim
 	$(GO) build -o $(OUT)/cluster ./test/cluster/cmd/cluster
 	@printf 'Built %s. Next: make demo\n' "$(OUT)"

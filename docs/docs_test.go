@@ -142,6 +142,8 @@ var foreign = regexp.MustCompile(`^\$? *(kubectl|helm|docker|curl|jq|nvidia-smi|
 func TestFlags(t *testing.T) {
 	known := all("(?m)^\\| `--([a-z0-9-]+)` \\|", read(t, "docs/reference/flags.md"))
 	known = append(known, "logging-format", "vmodule")
+	commands := all("(?m)^\\| `(?:-[a-z], )?--([a-z0-9-]+)` \\|", read(t, "docs/reference/kubectl-gpu.md"))
+	known = append(known, commands...)
 	if len(known) < 15 {
 		t.Fatalf("the page of flags names only %q", known)
 	}
@@ -152,7 +154,7 @@ func TestFlags(t *testing.T) {
 			}
 			for _, flag := range all(`(?:^|[\s"'])--([a-z][a-z0-9-]*)`, c) {
 				if !slices.Contains(known, flag) {
-					t.Errorf("%s: the plugin has no flag --%s (in %q)", name, flag, c)
+					t.Errorf("%s: neither the plugin nor kubectl gpu has a flag --%s (in %q)", name, flag, c)
 				}
 			}
 		}

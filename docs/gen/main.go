@@ -34,6 +34,7 @@ func pages() []page {
 		{"metrics.md", func(string) (string, error) { return metricsPage() }},
 		{"events.md", func(string) (string, error) { return eventsPage(), nil }},
 		{"config.md", configPage},
+		{"kubectl-gpu.md", func(string) (string, error) { return commandsPage(), nil }},
 	}
 }
 
