@@ -31,7 +31,7 @@ const library = "libcuda.so.1"
 
 const (
 	// commandTime bounds one command: a daemon answers at once or never.
-	commandTime = 5 * time.Second
+	commandTime = 10 * time.Second
 	// quitTime is how long a daemon may take to end by itself.
 	quitTime = 2 * time.Second
 	// killTime is how long killed processes may take to go.

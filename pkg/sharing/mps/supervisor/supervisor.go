@@ -53,7 +53,7 @@ const (
 	ensureLimit = 30 * time.Second
 	stopLimit   = 20 * time.Second
 	// adoptLimit is how long a daemon may take to answer a new supervisor.
-	adoptLimit = 5 * time.Second
+	adoptLimit = 10 * time.Second
 )
 
 // Supervisor has daemons running. Its methods may be called concurrently.
