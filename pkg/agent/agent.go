@@ -41,6 +41,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
+	"github.com/gpu-dra/driver/pkg/takeover"
 )
 
 const (
@@ -86,6 +87,8 @@ type Agent struct {
 	endServing context.CancelCauseFunc
 	// seen is the view that was last told of.
 	seen atomic.Pointer[catalog.View]
+	// taken are the devices of claims of a former driver.
+	taken atomic.Pointer[takeover.Taken]
 }
 
 // Run serves until the context ends, then drains the calls in flight and returns. An error
@@ -182,6 +185,10 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	a.removeStaleSockets(serving)
 	a.removeTemps(serving)
 	a.firstScan(signal, serving)
+	a.takeOver(serving, a.catalog.View())
+	if err := a.taintTaken(serving); err != nil {
+		return err
+	}
 	if signal.Err() != nil {
 		return nil
 	}
@@ -275,7 +282,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		return nil, fmt.Errorf("--kubelet-registry-dir: %w", err)
 	}
 	plugin := &kubeletplugin.Plugin{
-		Planner:  a.catalog,
+		Planner:  a.planner(),
 		Preparer: a.engine,
 		Reporter: a.reporter,
 		Meter:    a.metrics,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/report"
 )
@@ -64,9 +65,8 @@ func (a *Agent) undoAll(ctx context.Context, force bool) error {
 	}
 	for _, r := range records {
 		claim := claims.Ref{Namespace: r.Namespace, Name: r.Name, UID: r.UID}
-		use := a.reconciler.Users.Use(ctx, r)
-		if by := strings.Join(use.By, ", "); !force && (by != "" || use.Err != nil) {
-			errs = append(errs, fmt.Errorf("claim %s/%s (UID %s) is in use (%s): end its pod, or give --force", claim.Namespace, claim.Name, claim.UID, errors.Join(errText(by), use.Err)))
+		if err := a.inUse(ctx, r); err != nil && !force {
+			errs = append(errs, fmt.Errorf("claim %s/%s (UID %s): end its pod, or give --force: %w", claim.Namespace, claim.Name, claim.UID, err))
 			continue
 		}
 		if err := a.engine.Unprepare(ctx, claim); err != nil {
@@ -78,11 +78,13 @@ func (a *Agent) undoAll(ctx context.Context, force bool) error {
 	return errors.Join(errs...)
 }
 
-func errText(text string) error {
-	if text == "" {
-		return nil
+// inUse says why a claim's devices may be in use.
+func (a *Agent) inUse(ctx context.Context, r *journal.Record) error {
+	use := a.reconciler.Users.Use(ctx, r)
+	if len(use.By) > 0 {
+		return fmt.Errorf("its devices are in use by %s", strings.Join(use.By, ", "))
 	}
-	return errors.New(text)
+	return use.Err
 }
 
 // nobody takes the Events of a program without an API server.

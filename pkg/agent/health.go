@@ -68,9 +68,9 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
 func (a *Agent) conditions() offer.Conditions {
-	out := offer.Conditions{Layout: a.layout()}
+	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints()}
 	if a.health != nil {
-		out.Taints = []offer.Tainter{taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict)}
+		out.Taints = append(out.Taints, taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict))
 	}
 	return out
 }

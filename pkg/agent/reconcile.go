@@ -68,6 +68,11 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 // renew makes the CDI specs of claims that run fit the device nodes of this moment.
 func (a *Agent) renew(ctx context.Context) error {
 	view := a.catalog.View()
+	// A driver that came late has brought the GPUs of a former driver's claims.
+	a.takeOver(ctx, view)
+	if err := a.taintTaken(ctx); err != nil {
+		return err
+	}
 	if !view.Looked || !view.Snapshot.Driver.Present {
 		return nil
 	}

@@ -49,6 +49,9 @@ type Device struct {
 	// MemoryBytes is how much of a shared device's memory was allocated; 0 where it is not counted.
 	MemoryBytes int64 `json:"memoryBytes,omitzero"`
 	AdminAccess bool  `json:"adminAccess,omitzero"`
+	// Was is the device's name in the allocation where that is another driver's, whose claim this
+	// was.
+	Was string `json:"was,omitzero"`
 	// PCI, GPUUUID and Partition are the device's identity (see package device).
 	Kind      string      `json:"kind"`
 	PCI       pci.Address `json:"pci"`

@@ -61,3 +61,16 @@ func (e *Engine) OnGPU(ctx context.Context, at pci.Address, work func(context.Co
 	}
 	return work(ctx, records)
 }
+
+// Adopt enters a claim that was prepared by somebody else, so that it owns its devices and can be
+// unprepared. A claim that has a record keeps that one.
+func (e *Engine) Adopt(ctx context.Context, r *journal.Record) (adopted bool, err error) {
+	err = e.WithoutRecord(ctx, r.UID, func(context.Context) error {
+		if err := e.holders.put(r); err != nil {
+			return err
+		}
+		adopted = true
+		return e.Journal.Save(r)
+	})
+	return adopted && err == nil, err
+}

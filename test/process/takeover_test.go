@@ -1,0 +1,54 @@
+package process_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpu-dra/driver/test/process"
+)
+
+// A node whose pods were started under NVIDIA's own driver: their claims keep their GPUs until
+// they end, by the names that driver gave, and nobody else is sent there.
+func TestTakeOverFromTheOtherDriver(t *testing.T) {
+	t.Parallel()
+	b := process.New(t, "t4-4")
+	board := b.Node.Spec().GPUs[2]
+	was := fmt.Sprintf("gpu-%d", board.Minor)
+	claim := b.Allocated("theirs", []int{2}, func(c *resourceapi.ResourceClaim) { c.Status.Allocation.Devices.Results[0].Device = was })
+	checkpoint := filepath.Join(b.DataDir(), "checkpoint.json")
+	must(t, os.MkdirAll(b.DataDir(), 0o750))
+	must(t, os.WriteFile(checkpoint, fmt.Appendf(nil,
+		`{"checksum":1,"v2":{"checksum":2,"preparedClaims":{%q:{"checkpointState":"PrepareCompleted","status":{"allocation":{"devices":{"results":[{"request":%q,"driver":%q,"pool":%q,"device":%q}]}}},`+
+			`"preparedDevices":[{"devices":[{"gpu":{"info":{"uuid":%q},"device":{"Requests":[%q],"PoolName":%q,"DeviceName":%q,"CDIDeviceIDs":["k8s.gpu.nvidia.com/claim=x"]}},"mig":null}],"configState":{}}],"name":%q,"namespace":%q}}}}`,
+		claim.UID, process.Request, process.Driver, process.NodeName, was, board.UUID, process.Request, process.NodeName, was, claim.Name, claim.Namespace), 0o600))
+	p := b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s"))
+	p.WaitReady()
+	tainted := func(want bool) error {
+		for _, d := range pool(t, b) {
+			if taken := len(d.Taints) == 1 && d.Taints[0].Effect == resourceapi.DeviceTaintEffectNoSchedule; taken != (want && d.Name == b.Device(2)) {
+				return fmt.Errorf("%s has taints %v", d.Name, d.Taints)
+			}
+		}
+		return nil
+	}
+	must(t, tainted(true))
+	other := b.Allocated("other", []int{2})
+	refused(t, b, other, "default/theirs")
+	prepare(t, b, claim, 2) // the kubelet was started again
+	// A restart does not read the file again.
+	p.Kill()
+	if _, err := os.Stat(checkpoint); !os.IsNotExist(err) {
+		t.Errorf("the checkpoint is still in its place: %v", err)
+	}
+	b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s")).WaitReady()
+	must(t, tainted(true))
+	unprepare(t, b, claim)
+	b.Eventually("end of the taint", func() error { return tainted(false) })
+	prepare(t, b, other, 2)
+	unprepare(t, b, other)
+	clean(t, b)
+}
