@@ -105,6 +105,10 @@ test-e2e: packages chart validation ## End-to-end tests on a real one-node Kuber
 bench: packages ## Measure what docs/performance.md states
 	$(GO) run ./test/bench/cmd/bench
 
+.PHONY: soak
+soak: packages ## 5,000 claims of mixed kinds on a simulated node, then a fifth of that with kills
+	SOAK_CYCLES=5000 $(GO) test -race -ldflags '$(LINK)' -timeout 2h -v -run TestSoak ./test/process
+
 .PHONY: clean
 clean: ## Remove what was built here
 	rm -rf $(OUT) $(DIST)
