@@ -108,10 +108,11 @@ func (c *converter) shared(where, base string, strategy api.SharingStrategy, fro
 		}}}}
 		comments := []string{
 			fmt.Sprintf("%s: %s shared in %d by %s.", where, name, r.Replicas, strategy),
-			fmt.Sprintf("Pods that name one ResourceClaim of this class share its device. Replicas have no equal in a class: let %d pods name one claim.", r.Replicas),
+			fmt.Sprintf("Up to %d pods that name one ResourceClaim of this class share its device as they did.", r.Replicas),
+			"For a claim of its own for each pod, give this file to the chart (sharing.devicePluginConfig) and ask for class "+sharedClass+".",
 		}
 		if from.FailRequestsGreaterThanOne {
-			comments = append(comments, "failRequestsGreaterThanOne: not needed, a claim for one device is one device.")
+			comments = append(comments, "failRequestsGreaterThanOne: not needed, a claim for one device is one device; for the extended resource the chart has sharing.failRequestsGreaterThanOne.")
 		}
 		c.add(class, comments...)
 	}
