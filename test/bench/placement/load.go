@@ -88,6 +88,7 @@ func (s *stays) Push(x any) {
 		*s = append(*s, v)
 	}
 }
+
 func (s *stays) Pop() any {
 	last := (*s)[len(*s)-1]
 	*s = (*s)[:len(*s)-1]
