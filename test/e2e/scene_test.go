@@ -123,9 +123,9 @@ func (s *scene) repairAfterFailure() {
 	})
 }
 
-// plugins are the driver's pods.
+// plugins are the node plugin's pods.
 func (s *suite) plugins(ctx context.Context) []corev1.Pod {
-	list, err := s.client.CoreV1().Pods(rig.Namespace).List(ctx, metav1.ListOptions{})
+	list, err := s.client.CoreV1().Pods(rig.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=kubelet-plugin"})
 	if err != nil {
 		return nil
 	}

@@ -23,8 +23,9 @@ func withLimits(f *nodefile.File) { f.Driver = nodefile.Driver{Version: "600.10"
 // answers are codes, and MiB.
 func limitChild(lib nvml.Interface, args []string) (any, error) {
 	return initialised(lib, func() ([]string, error) {
-		if lib.Extensions().LookupSymbol("nvmlDeviceSetMemoryLimits_v1") != nil {
-			return []string{"absent"}, nil
+		absent := lib.Extensions().LookupSymbol("nvmlDeviceSetMemoryLimits_v1")
+		if absent != nil {
+			return []string{"absent"}, nil //nolint:nilerr // That it cannot be found is an answer.
 		}
 		device, ret := lib.DeviceGetHandleByIndex(0)
 		if ret != nvml.SUCCESS {

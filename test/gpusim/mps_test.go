@@ -3,6 +3,7 @@ package gpusim_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -69,7 +70,8 @@ func (s *service) foreground() *exec.Cmd {
 
 // tell sends commands and returns what they print.
 func (s *service) tell(commands ...string) (string, int) {
-	cmd := exec.Command(s.node.MPSControl())
+	// Also after the test, whose own context has ended by then.
+	cmd := exec.CommandContext(context.Background(), s.node.MPSControl())
 	cmd.Env, cmd.Stdin = s.env(), strings.NewReader(strings.Join(commands, "\n")+"\n")
 	out, _ := cmd.CombinedOutput()
 	return string(out), cmd.ProcessState.ExitCode()
@@ -448,13 +450,22 @@ func TestMPSFaults(t *testing.T) {
 	t.Parallel()
 	node := gpusim.New(t, "t4-4")
 	s := newService(t, node, node.UUIDs()[0])
-	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control", GPU: gpusim.AnyGPU, Hang: true}))
+	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control:ready", GPU: gpusim.AnyGPU, Hang: true}))
 	s.daemon()
-	if _, exit := s.tell("get_server_list"); exit != 1 {
-		t.Error("a daemon that hangs at its start answers")
+	answered := make(chan int, 1)
+	go func() {
+		_, exit := s.tell("get_server_list")
+		answered <- exit
+	}()
+	select {
+	case exit := <-answered:
+		t.Errorf("a daemon that hangs answers, exit %d", exit)
+	default:
 	}
 	do(t, node.ClearFaults())
-	s.waitReady()
+	if exit := <-answered; exit != 0 {
+		t.Errorf("when it goes on the daemon answers with %d", exit)
+	}
 	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control:get_server_list", GPU: gpusim.AnyGPU, Code: 999}))
 	if out, exit := s.tell("get_server_list"); exit != 0 || out != "get_server_list failed: Unknown Error\n" {
 		t.Errorf("a command that fails: exit %d, %q", exit, out)
@@ -473,6 +484,12 @@ func TestMPSFaults(t *testing.T) {
 	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control", GPU: gpusim.AnyGPU, Code: 999}))
 	if err := s.foreground().Wait(); err == nil {
 		t.Error("a daemon that fails to start ends well")
+	}
+	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control", GPU: gpusim.AnyGPU, Code: 999}))
+	background := exec.CommandContext(t.Context(), node.MPSControl(), "-d")
+	background.Env = s.env()
+	if out, exit := outputOf(t, background); exit == 0 {
+		t.Errorf("a daemon that fails to start in the background: exit %d, %q", exit, out)
 	}
 	s.daemon()
 	s.waitReady()

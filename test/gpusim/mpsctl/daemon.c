@@ -22,6 +22,8 @@
 struct daemon {
 	struct control control;
 	int lock;
+	/* Told when the daemon listens; -1 in the foreground. */
+	int parent;
 	int signals;
 	int programs;
 	int commands;
@@ -193,6 +195,16 @@ static int loop(struct daemon *daemon)
 	return 0;
 }
 
+/* A step that something was injected for: answers whether it failed. */
+static int failed_step(const char *step)
+{
+	nvmlReturn_t rc = tool_step(step, NULL);
+	if (rc == NVML_SUCCESS || rc == NVML_ERROR_UNINITIALIZED)
+		return 0;
+	mps_log("Failed at %s: %s", step, tool_error(rc));
+	return 1;
+}
+
 static int serve(struct daemon *daemon)
 {
 	sigset_t handled;
@@ -200,11 +212,8 @@ static int serve(struct daemon *daemon)
 	/* A machine without a driver can have a daemon, but no faults. */
 	if (tool_load() == 0)
 		NVML(nvmlInit_v2);
-	nvmlReturn_t rc = tool_step("nvidia-cuda-mps-control", NULL);
-	if (rc != NVML_SUCCESS && rc != NVML_ERROR_UNINITIALIZED) {
-		mps_log("Failed to start: %s", tool_error(rc));
+	if (failed_step("nvidia-cuda-mps-control"))
 		return 1;
-	}
 	sigemptyset(&handled);
 	sigaddset(&handled, SIGTERM);
 	sigaddset(&handled, SIGINT);
@@ -217,11 +226,18 @@ static int serve(struct daemon *daemon)
 		return 1;
 	}
 	write_pid();
+	if (daemon->parent >= 0) {
+		if (write(daemon->parent, "k", 1) != 1)
+			return 1;
+		close(daemon->parent);
+	}
+	if (failed_step("nvidia-cuda-mps-control:ready"))
+		return 1;
 	maybe_crash();
 	return loop(daemon);
 }
 
-/* The parent ends when the child has the directory, or failed to take it. */
+/* The parent ends when the child listens, or failed to. */
 static int in_background(struct daemon *daemon)
 {
 	int status = 0, pipes[2];
@@ -248,15 +264,13 @@ static int in_background(struct daemon *daemon)
 	int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
 	for (int descriptor = 0; descriptor < 3 && nothing >= 0; descriptor++)
 		dup2(nothing, descriptor);
-	if (write(pipes[1], "k", 1) != 1)
-		_exit(1);
-	close(pipes[1]);
+	daemon->parent = pipes[1];
 	_exit(serve(daemon));
 }
 
 int control_daemon(int foreground, int multi_user)
 {
-	static struct daemon daemon;
+	static struct daemon daemon = {.parent = -1};
 	daemon.control.multi_user = multi_user;
 	daemon.control.percentage = 100;
 	for (unsigned int i = 0; i < MAX_DEVICES; i++)

@@ -13,6 +13,7 @@ import (
 // Commands of a control daemon: NVIDIA's documentation of MPS, "nvidia-cuda-mps-control".
 const (
 	cmdServers    = "get_server_list"
+	cmdShutdown   = "shutdown_server"
 	cmdSetThreads = "set_default_active_thread_percentage"
 	cmdGetThreads = "get_default_active_thread_percentage"
 	cmdSetMemory  = "set_default_device_pinned_mem_limit"
@@ -41,6 +42,22 @@ func limitsOf(spec mps.Spec) []limit {
 		})
 	}
 	return out
+}
+
+// endEarlyServers ends the servers that a daemon has. A program that waited for a daemon in place
+// of one that died is there before the limits are, and its server would go on without them for as
+// long as there are programs; it has to try again.
+func endEarlyServers(ctx context.Context, programs Programs, name string) error {
+	list, err := programs.Command(ctx, name, cmdServers)
+	if err != nil {
+		return fmt.Errorf("%s: %w", cmdServers, err)
+	}
+	for server := range strings.FieldsSeq(list) {
+		if _, err := programs.Command(ctx, name, cmdShutdown+" "+server+" -f"); err != nil {
+			return fmt.Errorf("%s %s: %w", cmdShutdown, server, err)
+		}
+	}
+	return nil
 }
 
 // configure sees that a daemon answers and gives it its limits, which it does not keep over its

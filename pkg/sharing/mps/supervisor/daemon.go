@@ -139,6 +139,9 @@ func (s *Supervisor) launch(ctx context.Context, name string, wanted entry) (Pro
 	if err := configure(ctx, s.config.Programs, name, wanted.Spec); err != nil {
 		return Process{}, err
 	}
+	if err := endEarlyServers(ctx, s.config.Programs, name); err != nil {
+		return Process{}, err
+	}
 	wanted.Process = process
 	return process, s.store.write(name, wanted)
 }

@@ -156,9 +156,18 @@ func (s *Store) commit(t *table, old, o Object) Object {
 	s.version++
 	o.SetResourceVersion(strconv.FormatUint(s.version, 10))
 	o.GetObjectKind().SetGroupVersionKind(t.res.GVK())
+	settle(o)
 	t.objects[KeyOf(o)] = o
 	s.record(t, Change{Version: s.version, old: old, now: o})
 	return o
+}
+
+// settle makes an object one that may be encoded by several goroutines at once: a quantity keeps
+// its text when it is first asked for it.
+func settle(o Object) {
+	if m, ok := o.(interface{ Marshal() ([]byte, error) }); ok {
+		_, _ = m.Marshal() // whoever encodes it in earnest gets the error
+	}
 }
 
 // KeyOf returns namespace and name of o.

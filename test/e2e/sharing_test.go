@@ -1,0 +1,146 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-dra/driver/test/e2e/rig"
+	"github.com/gpu-dra/driver/test/gpusim"
+)
+
+// TestSharing has claims of whole GPUs ask for ways of sharing them. The cases run side by side,
+// each on a node of its own.
+func TestSharing(t *testing.T) {
+	s := begin(t)
+	values := maps.Clone(s.values)
+	values["sharing.mps.enabled"], values["sharing.mps.shmSize"] = "true", "16m"
+	s.must(s.Upgrade(s.Context(), version, values))
+	s.Cleanup(func() {
+		if err := s.Upgrade(context.WithoutCancel(s.Context()), version, s.values); err != nil {
+			s.Errorf("end of the test: %v", err)
+		}
+	})
+	for name, test := range map[string]func(*scene){"MPS": sharedByMPS, "time slices": timeSliced} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(begin(t))
+		})
+	}
+}
+
+// computing makes a pod whose container runs a program that computes, as far as others see, on
+// the GPU of a claim with one configuration; none for an empty text.
+func computing(name string, node int, gpu, parameters string) rig.Objects {
+	objects := newPod(name, node, request{cel: is("uuid", gpu)})
+	if parameters != "" {
+		opaque := &resourceapi.OpaqueDeviceConfiguration{Driver: rig.Driver}
+		opaque.Parameters.Raw = []byte(parameters)
+		objects[0].(*resourceapi.ResourceClaimTemplate).Spec.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: opaque},
+		}}
+	}
+	objects.Pods()[0].Spec.Containers[0].Command = []string{"sh", "-c", "exec " + client + " --allocate 500 --hold"}
+	return objects
+}
+
+// client is the simulated driver's program, where containers of ours have it.
+const client = "/usr/lib/*/libgpusim-client.so.*"
+
+// says waits until a pod's program has said a line with all the words.
+func (s *scene) says(pod string, words ...string) {
+	s.Helper()
+	s.must(rig.Wait(s.Context(), podLimit, fmt.Sprintf("pod %s says %q", pod, words), func(ctx context.Context) (string, error) {
+		text, err := s.client.CoreV1().Pods(s.namespace).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(ctx)
+		for line := range strings.Lines(string(text)) {
+			missing := false
+			for _, word := range words {
+				missing = missing || !strings.Contains(line, word)
+			}
+			if !missing {
+				return "", nil
+			}
+		}
+		return string(text), err
+	}))
+}
+
+// tries runs a second program in a pod's container, which must say all the words.
+func (s *scene) tries(pod string, mib int, words ...string) {
+	s.Helper()
+	out, _ := s.exec(pod, "main", "sh", "-c", fmt.Sprintf("%s --allocate %d </dev/null", client, mib))
+	for _, word := range words {
+		if !strings.Contains(out, word) {
+			s.Errorf("a second program in pod %s says %q, want %q in it", pod, out, word)
+		}
+	}
+}
+
+// shares waits until a GPU is shared as said.
+func (s *scene) shares(node, number int, want gpusim.Sharing) {
+	s.Helper()
+	machine, err := s.Machine(s.Context(), node)
+	s.must(err)
+	s.must(rig.Wait(s.Context(), podLimit, fmt.Sprintf("GPU %d is shared as %+v", number, want), func(context.Context) (string, error) {
+		got, err := machine.Sharing(number)
+		if got == want {
+			return "", err
+		}
+		return fmt.Sprintf("it is shared as %+v", got), err
+	}))
+}
+
+// sharedByMPS has two programs in one container run into the limits of their claim. The plugin's
+// pods are replaced and killed meanwhile, and the control daemons' DaemonSet is updated: nobody
+// notices. The next pod on the GPU finds nothing of it.
+func sharedByMPS(s *scene) {
+	uuid := s.gpu(islands, 0)
+	s.create(computing("mps", islands, uuid, `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
+		"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 25, "defaultPinnedDeviceMemoryLimit": "1Gi"}}}`))
+	pod := s.running("mps")[0]
+	s.says("mps", "uuid="+uuid, "compute_mode=3", "thread_percentage=25.0", "pinned_limit=1024")
+	s.says("mps", "total=500")
+	s.tries("mps", 1000, "total=1000")
+	s.tries("mps", 1025, "CUDA_ERROR_OUT_OF_MEMORY", "pinned memory limit of 1024 MiB")
+	s.shares(islands, 0, gpusim.Sharing{ComputeMode: gpusim.ComputeExclusiveProcess})
+	s.killPlugin(islands)
+	daemons := s.client.AppsV1().DaemonSets(rig.Namespace)
+	list, err := daemons.List(s.Context(), metav1.ListOptions{})
+	s.must(err)
+	for _, set := range list.Items {
+		if out, err := s.kubectl(s.Context(), "rollout", "restart", "--namespace", rig.Namespace, "daemonset/"+set.Name); err != nil {
+			s.Fatalf("update of DaemonSet %s: %v: %s", set.Name, err, out)
+		}
+	}
+	s.must(s.ready(s.Context()))
+	s.tries("mps", 1000, "thread_percentage=25.0", "total=1000")
+	if now := s.getPod("mps"); containerID(now) != containerID(pod) || now.Status.ContainerStatuses[0].State.Running == nil {
+		s.Errorf("the program's container was %s and is %+v", containerID(pod), now.Status.ContainerStatuses[0])
+	}
+	s.remove("mps")
+	s.shares(islands, 0, gpusim.Sharing{})
+	s.create(computing("plain", islands, uuid, ""))
+	s.running("plain")
+	s.says("plain", "uuid="+uuid, "compute_mode=0", "mps=none", "pinned_limit=none")
+}
+
+// timeSliced has the interval of a claim for as long as its pod.
+func timeSliced(s *scene) {
+	uuid := s.gpu(bridges, 1)
+	s.create(computing("slices", bridges, uuid, `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
+		"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}`))
+	s.running("slices")
+	s.shares(bridges, 1, gpusim.Sharing{TimeSlice: gpusim.TimeSliceLong})
+	s.shares(bridges, 0, gpusim.Sharing{})
+	s.tries("slices", 1000, "compute_mode=0", "mps=none", "total=1000")
+	s.remove("slices")
+	s.shares(bridges, 1, gpusim.Sharing{})
+}
