@@ -23,6 +23,7 @@ import (
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/apiserver"
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cluster"
@@ -60,7 +61,7 @@ type Agent struct {
 	config  *config.Config
 	version string
 	client  kubernetes.Interface
-	gate    *sliceGate
+	gate    *apiserver.Gate
 	metrics *metrics.Metrics
 	// lookups is the client of the reconciler.
 	lookups kubernetes.Interface
@@ -97,8 +98,8 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	gate := &sliceGate{}
-	client, err := newClient(c, version, gate)
+	gate := &apiserver.Gate{}
+	client, err := apiserver.NewClient(c, version, gate)
 	if err != nil {
 		return err
 	}
@@ -228,7 +229,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 func (a *Agent) startEvents(ctx context.Context) func() {
 	lookup, cancel := context.WithTimeout(ctx, apiLimit)
 	defer cancel()
-	uid := nodeUID(lookup, a.client, a.config.NodeName)
+	uid := apiserver.NodeUID(lookup, a.client, a.config.NodeName)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: a.client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Events are not recorded")
@@ -313,7 +314,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the plugin's sockets in %s and %s: %w", a.config.DataDir(), a.config.KubeletRegistryDir, err)
 	}
-	api := newSliceClient(a.client, helper, a.config.DriverName, a.config.NodeName, func() {
+	api := apiserver.NewSlices(a.client, helper, a.config.DriverName, a.config.NodeName, func() {
 		if p := a.publisher.Load(); p != nil {
 			p.Again()
 		}
@@ -374,7 +375,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	}
 	defer func() {
 		// Before the other instance may write.
-		a.gate.close()
+		a.gate.Close()
 		lease.Release()
 	}()
 	klog.FromContext(ctx).Info("This instance publishes the node's slices")

@@ -368,3 +368,10 @@ func TestOwnSocket(t *testing.T) {
 		t.Errorf("without a server: %v", err)
 	}
 }
+
+func write(t *testing.T, path string, content []byte, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, content, mode); err != nil {
+		t.Fatal(err)
+	}
+}

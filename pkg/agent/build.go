@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
+	"github.com/gpu-dra/driver/pkg/cdi/hook"
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
@@ -39,7 +40,7 @@ const (
 // hardware is looked at and nothing runs yet.
 func (a *Agent) build(ctx context.Context) error {
 	c := a.config
-	hook, err := installHook(c.CDIHook, c.DataDir())
+	hookPath, err := hook.Install(c.CDIHook, c.DataDir())
 	if err != nil {
 		return err
 	}
@@ -67,11 +68,11 @@ func (a *Agent) build(ctx context.Context) error {
 		Sharing:    a.sharing(),
 		Changed:    a.changed,
 	})
-	return a.buildEngine(ctx, tree, hook, boot)
+	return a.buildEngine(ctx, tree, hookPath, boot)
 }
 
 // buildEngine makes what prepares claims.
-func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot string) error {
+func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot string) error {
 	c := a.config
 	host := &cdi.Host{
 		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
@@ -90,7 +91,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hook, boot st
 	a.metrics.CountClaims(a.journal.Count)
 	a.base = cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
-		HookPath:      hook,
+		HookPath:      hookPath,
 		DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
 		Logger:        klog.FromContext(ctx),
 	}})

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/apiserver"
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -27,7 +28,7 @@ func Cleanup(ctx context.Context, c *config.Config, version string, force bool) 
 	if err := c.Validate(); err != nil {
 		return err
 	}
-	a := &Agent{config: c, version: version, gate: &sliceGate{}, metrics: metrics.New(version)}
+	a := &Agent{config: c, version: version, gate: &apiserver.Gate{}, metrics: metrics.New(version)}
 	a.reporter = report.New(nobody{}, a.metrics, c.NodeName, "")
 	presence, err := a.join(ctx)
 	if err != nil {

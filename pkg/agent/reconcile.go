@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/apiserver"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
@@ -26,10 +27,10 @@ import (
 const lookupQPS = 20
 
 // lookupClient makes the client for those questions.
-func lookupClient(c *config.Config, version string, gate *sliceGate) (kubernetes.Interface, error) {
+func lookupClient(c *config.Config, version string, gate *apiserver.Gate) (kubernetes.Interface, error) {
 	slow := *c
 	slow.APIQPS, slow.APIBurst = lookupQPS, lookupQPS
-	return newClient(&slow, version, gate)
+	return apiserver.NewClient(&slow, version, gate)
 }
 
 // newReconciler makes what undoes claims that are gone and things that nobody owns.

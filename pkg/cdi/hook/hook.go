@@ -1,4 +1,7 @@
-package agent
+// Package hook puts the program that CDI specs name as a hook where the container runtime finds it.
+// It is for the node plugin, which brings the program in its image. It must not know what the
+// program does.
+package hook
 
 import (
 	"bytes"
@@ -12,11 +15,11 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// installHook copies the CDI hook binary from this process's image to the plugin's directory,
+// Install copies the CDI hook binary from this process's image to the plugin's directory,
 // where the container runtime finds and runs it, and returns that path. The copy replaces the
 // old one in one step: a container that starts meanwhile runs one or the other, never a half.
 // The binary has megabytes, so it is never held in memory as a whole.
-func installHook(source, dataDir string) (string, error) {
+func Install(source, dataDir string) (string, error) {
 	target := filepath.Join(dataDir, filepath.Base(source))
 	same, err := sameContent(source, target)
 	if err != nil {

@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"context"
@@ -30,7 +30,7 @@ func TestPublishDoesNotBlockWithTheLibrary(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late atomic.Int32
 		lib := &library{block: make(chan struct{})}
-		s := newSliceClient(nil, lib, "gpu.nvidia.com", "node-0", func() { late.Add(1) })
+		s := NewSlices(nil, lib, "gpu.nvidia.com", "node-0", func() { late.Add(1) })
 		begin := time.Now()
 		if err := s.Publish(t.Context(), resourceslice.DriverResources{}); !errors.Is(err, errNotSynced) {
 			t.Errorf("a publication that blocks: %v, want the reason", err)
@@ -62,7 +62,7 @@ func TestPublishDoesNotBlockWithTheLibrary(t *testing.T) {
 
 func TestTheGateStopsWritesOfSlicesAlone(t *testing.T) {
 	passed := 0
-	var gate sliceGate
+	var gate Gate
 	through := gate.wrap(roundTripper(func(*http.Request) (*http.Response, error) {
 		passed++
 		return nil, nil
@@ -74,7 +74,7 @@ func TestTheGateStopsWritesOfSlicesAlone(t *testing.T) {
 	}
 	for _, closed := range []bool{false, true} {
 		if closed {
-			gate.close()
+			gate.Close()
 		}
 		for _, r := range []struct {
 			method, path string

@@ -1,4 +1,4 @@
-package agent
+package hook
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestInstallHook(t *testing.T) {
+func TestInstall(t *testing.T) {
 	program := bytes.Repeat([]byte("program "), 40_000) // several blocks
 	tests := map[string][]byte{
 		"nothing there":     nil,
@@ -26,7 +26,7 @@ func TestInstallHook(t *testing.T) {
 			if old != nil {
 				write(t, filepath.Join(data, "nvidia-cdi-hook"), old, 0o600)
 			}
-			target, err := installHook(source, data)
+			target, err := Install(source, data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -46,16 +46,16 @@ func TestInstallHook(t *testing.T) {
 }
 
 // The same program is not written again: the runtime may be running it.
-func TestInstallHookKeepsTheFile(t *testing.T) {
+func TestInstallKeepsTheFile(t *testing.T) {
 	image, data := t.TempDir(), t.TempDir()
 	source := filepath.Join(image, "hook")
 	write(t, source, []byte("program"), 0o755)
-	first, err := installHook(source, data)
+	first, err := Install(source, data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, _ := os.Stat(first)
-	if _, err := installHook(source, data); err != nil {
+	if _, err := Install(source, data); err != nil {
 		t.Fatal(err)
 	}
 	if after, _ := os.Stat(first); !os.SameFile(before, after) {
@@ -63,14 +63,14 @@ func TestInstallHookKeepsTheFile(t *testing.T) {
 	}
 }
 
-func TestInstallHookErrors(t *testing.T) {
+func TestInstallErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := installHook(filepath.Join(dir, "missing"), dir); err == nil {
+	if _, err := Install(filepath.Join(dir, "missing"), dir); err == nil {
 		t.Error("a hook that is not in the image is installed")
 	}
 	source := filepath.Join(dir, "hook")
 	write(t, source, []byte("program"), 0o755)
-	if _, err := installHook(source, filepath.Join(dir, "nowhere")); err == nil {
+	if _, err := Install(source, filepath.Join(dir, "nowhere")); err == nil {
 		t.Error("a hook is installed into a directory that is not there")
 	}
 	if err := os.Mkdir(filepath.Join(dir, "taken"), 0o755); err != nil {
@@ -79,7 +79,7 @@ func TestInstallHookErrors(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "taken", "hook"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := installHook(source, filepath.Join(dir, "taken")); err == nil {
+	if _, err := Install(source, filepath.Join(dir, "taken")); err == nil {
 		t.Error("a directory was replaced by the hook")
 	}
 }

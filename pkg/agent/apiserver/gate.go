@@ -1,4 +1,4 @@
-package agent
+package apiserver
 
 import (
 	"errors"
@@ -10,14 +10,15 @@ import (
 // errHandedOver ends a write of slices by an instance that has handed over.
 var errHandedOver = errors.New("this instance has handed publishing over to another")
 
-// sliceGate keeps an instance that has handed over from writing slices. The library's controller
+// Gate keeps an instance that has handed over from writing slices. The library's controller
 // can only be stopped together with the sockets, which serve on until the calls in flight have
 // ended, and it would put the old slices back when it sees those of the new instance.
-type sliceGate struct{ closed atomic.Bool }
+type Gate struct{ closed atomic.Bool }
 
-func (g *sliceGate) close() { g.closed.Store(true) }
+// Close ends all writing of slices, for good.
+func (g *Gate) Close() { g.closed.Store(true) }
 
-func (g *sliceGate) wrap(next http.RoundTripper) http.RoundTripper {
+func (g *Gate) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(req *http.Request) (*http.Response, error) {
 		if g.closed.Load() && req.Method != http.MethodGet && strings.Contains(req.URL.Path, "/resourceslices") {
 			return nil, errHandedOver

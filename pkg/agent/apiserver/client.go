@@ -1,4 +1,7 @@
-package agent
+// Package apiserver is how the node plugin talks to the API server: one client with its limits,
+// the slices of its own node, and a gate before their writing. It is for package agent. It must
+// not know devices, or what is published.
+package apiserver
 
 import (
 	"context"
@@ -18,11 +21,11 @@ import (
 	"github.com/gpu-dra/driver/pkg/config"
 )
 
-// newClient makes the API client. Its limits are far above client-go's defaults of 5 requests a
+// NewClient makes the API client of the plugin. Its limits are far above client-go's defaults of 5 requests a
 // second: every prepare reads its claim, and a throttled client would make pods wait.
 //
 // The gate lets slices be written until it is closed.
-func newClient(c *config.Config, version string, gate *sliceGate) (kubernetes.Interface, error) {
+func NewClient(c *config.Config, version string, gate *Gate) (kubernetes.Interface, error) {
 	var rc *rest.Config
 	var err error
 	if c.Kubeconfig != "" {
@@ -58,8 +61,8 @@ type helper interface {
 	PublishResources(ctx context.Context, resources resourceslice.DriverResources) error
 }
 
-// sliceClient is the publisher's view of the API server.
-type sliceClient struct {
+// Slices is the publisher's view of the API server; it implements kubeletplugin.Slices.
+type Slices struct {
 	client   kubernetes.Interface
 	helper   helper
 	selector string
@@ -69,15 +72,17 @@ type sliceClient struct {
 	late func()
 }
 
-func newSliceClient(client kubernetes.Interface, helper helper, driver, node string, late func()) *sliceClient {
-	return &sliceClient{client: client, helper: helper, turn: make(chan struct{}, 1), late: late, selector: fields.AndSelectors(
+// NewSlices makes the view of a node's slices of a driver. late is called when a publication that
+// nobody waits for any longer has ended.
+func NewSlices(client kubernetes.Interface, helper helper, driver, node string, late func()) *Slices {
+	return &Slices{client: client, helper: helper, turn: make(chan struct{}, 1), late: late, selector: fields.AndSelectors(
 		fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorDriver, driver),
 		fields.OneTermEqualSelector(resourceapi.ResourceSliceSelectorNodeName, node)).String()}
 }
 
 // Publish implements kubeletplugin.Slices. The library ignores the context and may block until
 // the API server can be reached, or until it is stopped; this does not.
-func (s *sliceClient) Publish(ctx context.Context, desired resourceslice.DriverResources) error {
+func (s *Slices) Publish(ctx context.Context, desired resourceslice.DriverResources) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, publishLimit, errNotSynced)
 	defer cancel()
 	select {
@@ -106,7 +111,7 @@ func (s *sliceClient) Publish(ctx context.Context, desired resourceslice.DriverR
 }
 
 // List implements kubeletplugin.Slices.
-func (s *sliceClient) List(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
+func (s *Slices) List(ctx context.Context) ([]resourceapi.ResourceSlice, error) {
 	list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: s.selector})
 	if err != nil {
 		return nil, err
@@ -114,9 +119,9 @@ func (s *sliceClient) List(ctx context.Context) ([]resourceapi.ResourceSlice, er
 	return list.Items, nil
 }
 
-// nodeUID reads the node's UID, which makes its Events show in kubectl describe. Without an API
+// NodeUID reads the node's UID, which makes its Events show in kubectl describe. Without an API
 // server it is empty, and the Events still carry the node's name.
-func nodeUID(ctx context.Context, client kubernetes.Interface, name string) types.UID {
+func NodeUID(ctx context.Context, client kubernetes.Interface, name string) types.UID {
 	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return ""
