@@ -51,4 +51,6 @@ func flagTable(b *strings.Builder, flags *pflag.FlagSet) {
 	})
 }
 
-func unindent(text string) string { return strings.ReplaceAll(strings.TrimPrefix(text, "  "), "\n  ", "\n") }
+func unindent(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "  "), "\n  ", "\n")
+}

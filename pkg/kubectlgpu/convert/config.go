@@ -109,7 +109,7 @@ func (c *converter) shared(where, base string, strategy api.SharingStrategy, fro
 		comments := []string{
 			fmt.Sprintf("%s: %s shared in %d by %s.", where, name, r.Replicas, strategy),
 			fmt.Sprintf("Up to %d pods that name one ResourceClaim of this class share its device as they did.", r.Replicas),
-			"For a claim of its own for each pod, give this file to the chart (sharing.devicePluginConfig) and ask for class "+sharedClass+".",
+			"For a claim of its own for each pod, give this file to the chart (sharing.devicePluginConfig) and ask for class " + sharedClass + ".",
 		}
 		if from.FailRequestsGreaterThanOne {
 			comments = append(comments, "failRequestsGreaterThanOne: not needed, a claim for one device is one device; for the extended resource the chart has sharing.failRequestsGreaterThanOne.")

@@ -19,7 +19,7 @@ const (
 
 // migResource matches resources of the mixed strategy: nvidia.com/mig-1g.10gb, …-1g.10gb.me,
 // …-1c.2g.10gb.
-var migResource = regexp.MustCompile(`^nvidia\.com/mig-((?:\d+c\.)?\d+g\.\d+gb)((?:\.[a-z0-9]+)*)$`) //nolint:gochecknoglobals // A constant.
+var migResource = regexp.MustCompile(`^nvidia\.com/mig-((?:\d+c\.)?\d+g\.\d+gb)((?:\.[a-z0-9]+)*)$`)
 
 // known tells that a resource is one of the device plugin's.
 func known(name corev1.ResourceName) bool {

@@ -175,23 +175,13 @@ func classes(ctx context.Context, c Cluster, r *finding.Report) {
 	chosen := map[string]int{}
 	for _, class := range c.State.Classes {
 		subject := "class " + class.Name
-		for i, s := range class.Spec.Selectors {
-			if s.CEL == nil {
-				continue
-			}
-			if compiled := cache.GetOrCompile(s.CEL.Expression); compiled.Error != nil {
-				r.Add(finding.Finding{
-					Subject: subject, Check: "selector", Severity: finding.Error, Message: fmt.Sprintf("selector %d: %v", i+1, compiled.Error),
-					Why: "every claim of this class fails on every node", Fix: "correct the expression; docs/reference/attributes.md has one for each attribute",
-				})
-			}
-		}
 		n, err := selected(ctx, cache, class, c.State.Devices())
 		if err != nil {
 			r.Add(finding.Finding{
 				Subject: subject, Check: "selector", Severity: finding.Error, Message: err.Error(),
-				Why: "one device on which an expression fails ends the scheduling of every pod of this class", Fix: "guard what a device may lack with ?. and orValue",
+				Why: "one failing expression ends the scheduling of every pod of this class, on every node", Fix: "correct the expression, and guard what a device may lack with ?. and orValue; docs/reference/attributes.md has one for each attribute",
 			})
+			chosen[class.Name] = 0
 			continue
 		}
 		chosen[class.Name] = n
@@ -225,7 +215,7 @@ func selected(ctx context.Context, cache *cel.Cache, class *resourceapi.DeviceCl
 			}
 			compiled := cache.GetOrCompile(s.CEL.Expression)
 			if compiled.Error != nil {
-				return 0, nil
+				return 0, fmt.Errorf("a selector cannot be read: %w", compiled.Error)
 			}
 			ok, _, err := compiled.DeviceMatches(ctx, cel.Device{Driver: d.Driver, AllowMultipleAllocations: ptr.To(d.Shared()), Attributes: d.Spec.Attributes, Capacity: d.Spec.Capacity})
 			if err != nil {

@@ -100,6 +100,12 @@ func (p *problem) changes(c counted) []change {
 			}
 		}
 	}
+	return append(out, p.others(c)...)
+}
+
+// others are changes that ask for something else.
+func (p *problem) others(c counted) []change {
+	var out []change
 	for i, r := range c.requests {
 		for j, selector := range r.want.selectors {
 			if selector.CEL != nil {

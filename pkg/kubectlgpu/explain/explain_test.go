@@ -220,17 +220,6 @@ func TestCountingAgreesWithTheAllocator(t *testing.T) {
 	})
 }
 
-// Partitions of all sizes are many, and few of them fit at once: the counters tell, without a search.
-func TestCountersBoundPartitions(t *testing.T) {
-	s := Machines(t, "hgx-h100-8", 1, true)
-	Pending(s, "p", "", Request(mig, 70))
-	x, err := explain.New(s, explain.Options{Search: 1}).Claim(t.Context(), Namespace, "p")
-	if err != nil {
-		t.Fatal(err)
-	}
-	expect(t, x, explain.DoesNotFit, "more fit at once (what is left of the GPUs' counters)", "")
-}
-
 // What may fit is searched for a bounded time: without any, the answer is that it is not known.
 func TestNoTimeToSearch(t *testing.T) {
 	s := Machines(t, "t4-4", 1, false)

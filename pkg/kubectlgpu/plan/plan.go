@@ -77,11 +77,7 @@ func Make(ctx context.Context, s *state.State, driver string, objects []runtime.
 	}
 	out := Plan{Before: view.Show(s, driver, nil).Totals}
 	for _, w := range todo {
-		item, err := one(ctx, &cluster, w, options)
-		if err != nil {
-			return Plan{}, err
-		}
-		out.Items = append(out.Items, item)
+		out.Items = append(out.Items, one(ctx, &cluster, w, options))
 	}
 	out.After = view.Show(&cluster, driver, nil).Totals
 	return out, nil
@@ -145,7 +141,7 @@ func numbered(subject string, i, of int) string {
 }
 
 // one plans one subject and has it hold what it gets.
-func one(ctx context.Context, cluster *state.State, w work, options explain.Options) (Item, error) {
+func one(ctx context.Context, cluster *state.State, w work, options explain.Options) Item {
 	e := explain.New(cluster, options)
 	var x explain.Explanation
 	if w.pod != nil {
@@ -156,11 +152,11 @@ func one(ctx context.Context, cluster *state.State, w work, options explain.Opti
 	x.Subject = w.subject
 	item := Item{Explanation: x}
 	if x.Verdict != explain.Fits {
-		return item, nil
+		return item
 	}
 	at := slices.IndexFunc(x.Nodes, func(n explain.Node) bool { return n.Verdict == explain.Fits })
 	if at < 0 {
-		return item, nil
+		return item
 	}
 	node := x.Nodes[at]
 	item.Node, item.Explanation.Reason = node.Name, ""
@@ -188,7 +184,7 @@ func one(ctx context.Context, cluster *state.State, w work, options explain.Opti
 	if n := len(domains); n > 1 {
 		item.LinkCost, item.LeastCost = linkcost.Sum(domains), linkcost.Inside*n*(n-1)/2
 	}
-	return item, nil
+	return item
 }
 
 // Kind names the object.
