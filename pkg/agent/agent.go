@@ -81,6 +81,7 @@ type Agent struct {
 	engine     *prepare.Engine
 	timeSlices timeslicing.Executor
 	reconciler *reconcile.Reconciler
+	layouts    layouts
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
 	serving    atomic.Bool
@@ -209,6 +210,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	group.Go(func() error { a.followRelease(work); return nil })
 	group.Go(func() error { return a.publish(work) })
 	group.Go(func() error { a.watchMPS(work); return nil })
+	group.Go(func() error { a.watchLayouts(work); return nil })
 
 	select {
 	case <-signal.Done():
@@ -359,8 +361,9 @@ func (a *Agent) changed(view *catalog.View) {
 		a.reconciler.Hint()
 	}
 	// What was published before stays until this process knows better.
-	if p := a.publisher.Load(); p != nil && view.Looked {
+	if p := a.publisher.Load(); p != nil && view.Looked && a.layouts.known() {
 		p.Set(view.Resources)
+		a.layouts.wake()
 	}
 }
 
@@ -384,6 +387,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { a.reconciler.Run(ctx); return nil })
 	group.Go(func() error { a.health.Run(ctx); return nil })
+	group.Go(func() error { a.keepLayouts(ctx); return nil })
 	a.publisher.Load().Run(ctx)
 	return group.Wait()
 }

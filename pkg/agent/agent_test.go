@@ -209,6 +209,7 @@ func (quiet) Load() (topology.Memory, error)                     { return topolo
 func (quiet) Save(topology.Memory) (bool, error)                 { return false, nil }
 func (quiet) Hardware(context.Context, inventory.Snapshot)       {}
 func (quiet) Hung(context.Context, error)                        {}
+func (quiet) Withheld(context.Context, []device.Withheld)        {}
 func (quiet) Omitted(context.Context, []device.Omission)         {}
 
 func TestDriverNote(t *testing.T) {

@@ -68,7 +68,11 @@ func (a *Agent) build(ctx context.Context) error {
 		Sharing:    a.sharing(),
 		Changed:    a.changed,
 	})
-	return a.buildEngine(ctx, tree, hookPath, boot)
+	if err := a.buildEngine(ctx, tree, hookPath, boot); err != nil {
+		return err
+	}
+	a.buildLayouts(ctx)
+	return nil
 }
 
 // buildEngine makes what prepares claims.
@@ -118,9 +122,9 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 
 // derive binds the pure function that makes devices and slices to this node's settings, and to
 // its conditions, which are asked for anew each time.
-func derive(settings offer.Settings, conditions func() offer.Conditions) catalog.Derive {
+func derive(settings offer.Settings, conditions func(inventory.Snapshot) offer.Conditions) catalog.Derive {
 	return func(s inventory.Snapshot, a topology.Assignment) catalog.Derived {
-		return catalog.Derived(settings.Make(s, a, conditions()))
+		return catalog.Derived(settings.Make(s, a, conditions(s)))
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
+	"github.com/gpu-dra/driver/pkg/report"
 )
 
-// partitions tells whether this node makes partitions.
-func (a *Agent) partitions() bool { return a.config.MIGDevices == config.MIGOnDemand }
+// partitions tells whether this node offers partitions.
+func (a *Agent) partitions() bool { return a.config.MIGDevices != config.MIGNone }
 
 // scanner looks at the hardware and, where that matters, knows which partitions are ours.
 func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
@@ -31,6 +32,7 @@ func (a *Agent) offers() offer.Settings {
 	return offer.Settings{
 		Pool: a.config.NodeName, Vocabulary: device.Vocabulary(a.config.SliceVocabulary),
 		Lists: a.config.ListAttributes, Partitions: a.partitions(), Shares: a.shares(),
+		NotOnDemand: a.config.MIGDevices == config.MIGStatic, HideForeign: !a.config.MIGForeign,
 	}
 }
 
@@ -54,9 +56,15 @@ func (a *Agent) executors(ctx context.Context) map[string]prepare.Executor {
 		Changed: func() { go func() { _ = a.catalog.Refresh(ctx) }() },
 	}
 	return map[string]prepare.Executor{
-		migsteps.KindMode:     mode,
-		migsteps.KindOff:      migsteps.Off{Mode: mode},
-		migsteps.KindInstance: a.migInstance(),
+		migsteps.KindMode: mode,
+		migsteps.KindOff:  migsteps.Off{Mode: mode},
+		migsteps.KindInstance: migsteps.Watched{
+			Instance: a.migInstance(),
+			Stuck: &migsteps.Stuck{Tell: func(ctx context.Context, current map[string]string) {
+				a.metrics.InstancesInUse(len(current))
+				a.reporter.Lasting(ctx, report.MIGInUse, current)
+			}},
+		},
 	}
 }
 

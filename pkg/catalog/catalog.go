@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,7 @@ type Reporter interface {
 	Hardware(ctx context.Context, snapshot inventory.Snapshot)
 	Hung(ctx context.Context, err error)
 	Omitted(ctx context.Context, omissions []device.Omission)
+	Withheld(ctx context.Context, withheld []device.Withheld)
 }
 
 // Meter counts scans and devices.
@@ -61,6 +63,7 @@ type Derived struct {
 	Devices   []device.Device
 	Resources resourceslice.DriverResources
 	Omissions []device.Omission
+	Withheld  []device.Withheld
 }
 
 // View is the node at one moment. It is never changed.
@@ -188,6 +191,14 @@ func (c *Catalog) look(ctx context.Context) error {
 	assignment := c.resolve(ctx, snapshot)
 	c.deriving.Lock()
 	defer c.deriving.Unlock()
+	if before := c.View(); before.Looked && before.Snapshot.Same(snapshot) && reflect.DeepEqual(before.Assignment, assignment) {
+		// The same follows from the same: tens of milliseconds where a node has hundreds of devices.
+		view := *before
+		view.Snapshot = snapshot
+		c.view.Store(&view)
+		c.Changed(&view)
+		return nil
+	}
 	c.deriveLocked(ctx, snapshot, assignment)
 	return nil
 }
@@ -220,6 +231,7 @@ func (c *Catalog) deriveLocked(ctx context.Context, snapshot inventory.Snapshot,
 	c.view.Store(view)
 	c.Meter.Devices(count)
 	c.Reporter.Omitted(ctx, derived.Omissions)
+	c.Reporter.Withheld(ctx, derived.Withheld)
 	c.Changed(view)
 }
 

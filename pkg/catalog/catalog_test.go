@@ -76,6 +76,12 @@ func (n *node) Hardware(_ context.Context, s inventory.Snapshot) { n.tell("hardw
 
 func (n *node) Hung(_ context.Context, err error) { n.tell("hung: %v", err) }
 
+func (n *node) Withheld(_ context.Context, w []device.Withheld) {
+	if len(w) > 0 {
+		n.tell("withheld %d", len(w))
+	}
+}
+
 func (n *node) Omitted(_ context.Context, o []device.Omission) { n.tell("omitted %d", len(o)) }
 
 func (n *node) meter() meter { return meter{n} }
@@ -542,5 +548,35 @@ func TestRederive(t *testing.T) {
 	v := c.View()
 	if v != n.lastView || v.Resources.Pools["node"].Generation != 2 || !v.Snapshot.Same(before.Snapshot) || before.Resources.Pools["node"].Generation != 1 {
 		t.Errorf("the view is %+v", v)
+	}
+}
+
+// Nothing is derived anew while the hardware looks the same, unless somebody says so.
+func TestSameHardwareIsNotDerivedAnew(t *testing.T) {
+	n := &node{}
+	derived, changed := 0, 0
+	c := catalog.New(catalog.Config{
+		DriverName: driver, Pool: "node", Scanner: n, Memory: n, Reporter: n, Meter: n.meter(),
+		Derive: func(inventory.Snapshot, topology.Assignment) catalog.Derived {
+			derived++
+			return catalog.Derived{Resources: resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"node": {Generation: int64(derived)}}}}
+		},
+		Changed: func(*catalog.View) { changed++ },
+	})
+	n.found(inventorytest.TwoIslands())
+	refresh(t, c)
+	refresh(t, c)
+	if derived != 1 || changed != 2 || c.View().Resources.Pools["node"].Generation != 1 {
+		t.Errorf("derived %d times, changed %d times", derived, changed)
+	}
+	c.Rederive(t.Context())
+	refresh(t, c)
+	if derived != 2 || c.View().Resources.Pools["node"].Generation != 2 {
+		t.Errorf("derived %d times", derived)
+	}
+	n.found(inventorytest.Lose(inventorytest.TwoIslands(), inventorytest.TwoIslands().GPUs[0].PCI))
+	refresh(t, c)
+	if derived != 3 {
+		t.Errorf("derived %d times", derived)
 	}
 }

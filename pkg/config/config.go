@@ -36,6 +36,8 @@ const (
 	MIGNone = "none"
 	// MIGOnDemand makes partitions when claims get them.
 	MIGOnDemand = "on-demand"
+	// MIGStatic offers partitions that are there and makes none for claims.
+	MIGStatic = "static"
 )
 
 // Config is every setting of the node plugin.
@@ -62,6 +64,9 @@ type Config struct {
 
 	SliceVocabulary  string
 	MIGDevices       string
+	MIGForeign       bool
+	MIGLayoutFile    string
+	MIGLayout        string
 	MPS              bool
 	ListAttributes   bool
 	DeviceMetadata   bool
@@ -102,6 +107,7 @@ func Default() *Config {
 		HealthAddress:      ":51516",
 		SliceVocabulary:    string(device.VocabularyFull),
 		MIGDevices:         MIGNone,
+		MIGForeign:         true,
 		DeviceMetadata:     true,
 		RescanInterval:     15 * time.Second,
 		HolderWait:         15 * time.Second,
@@ -138,7 +144,10 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HealthAddress, "grpc-health-address", c.HealthAddress, "Address of the gRPC health service (services \"\", \"liveness\" and \"readiness\"). Empty switches it off.")
 
 	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
-	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
+	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"static\" offers those that are there and makes none for claims; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
+	fs.BoolVar(&c.MIGForeign, "mig-foreign-devices", c.MIGForeign, "Offer partitions that somebody else made. Without it they are left alone all the same, and what overlaps them is not offered.")
+	fs.StringVar(&c.MIGLayoutFile, "mig-layout-file", c.MIGLayoutFile, "File of declared MIG layouts in the format of mig-parted. With it the node's GPUs are laid out by the configuration that the node label nvidia.com/mig.config names, or else --mig-layout. Empty switches it off.")
+	fs.StringVar(&c.MIGLayout, "mig-layout", c.MIGLayout, "Configuration of --mig-layout-file for nodes without the label nvidia.com/mig.config. Empty means none.")
 	fs.BoolVar(&c.MPS, "mps", c.MPS, "Share devices by MPS where claims ask for it. Needs the MPS control daemons' supervisor, gpu-mps-daemon, on this node.")
 	fs.StringVar(&c.SharedDevices, "shared-devices", c.SharedDevices, "Devices that several claims share: a list of declarations in YAML or JSON, as the chart's value sharing.devices. Needs the cluster's feature DRAConsumableCapacity.")
 	fs.StringVar(&c.DevicePluginConfig, "device-plugin-config", c.DevicePluginConfig, "The text of a configuration file of NVIDIA's device plugin (version v1), whose sharing part declares shared devices behind those of --shared-devices.")
@@ -243,7 +252,7 @@ func (c *Config) checkNames(f *faults) {
 	if !slices.Contains(vocabularies, c.SliceVocabulary) {
 		f.add("slice-vocabulary", c.SliceVocabulary, "use one of "+strings.Join(vocabularies, ", "))
 	}
-	if choices := []string{MIGNone, MIGOnDemand}; !slices.Contains(choices, c.MIGDevices) {
+	if choices := []string{MIGNone, MIGStatic, MIGOnDemand}; !slices.Contains(choices, c.MIGDevices) {
 		f.add("mig-devices", c.MIGDevices, "use one of "+strings.Join(choices, ", "))
 	}
 	declared, err := c.Shares()
@@ -256,10 +265,26 @@ func (c *Config) checkNames(f *faults) {
 			break
 		}
 	}
+	c.checkLayouts(f)
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
 			f.add(flag, address, "use host:port or :port, or nothing to switch it off")
 		}
+	}
+}
+
+func (c *Config) checkLayouts(f *faults) {
+	if c.MIGLayout != "" && c.MIGLayoutFile == "" {
+		f.add("mig-layout", c.MIGLayout, "give --mig-layout-file, too")
+	}
+	if c.MIGLayoutFile == "" {
+		return
+	}
+	if !filepath.IsAbs(c.MIGLayoutFile) {
+		f.add("mig-layout-file", c.MIGLayoutFile, "use an absolute path")
+	}
+	if c.MIGDevices == MIGNone {
+		f.add("mig-devices", c.MIGDevices, "with --mig-layout-file use "+MIGStatic+" or "+MIGOnDemand)
 	}
 }
 

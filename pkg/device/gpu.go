@@ -16,6 +16,8 @@ type GPU struct {
 	driver   inventory.Driver
 	nvlink   topology.Placement
 	lists    bool
+	// cut is how a GPU that can be partitioned is offered.
+	cut Cut
 	// counters are all counters of a GPU that has partitions, nil for others.
 	counters *resourceapi.DeviceCounterConsumption
 	// sharing is nil for a whole GPU.

@@ -1,13 +1,16 @@
 package device
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig"
+	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -21,7 +24,35 @@ type Partitioned struct {
 	// Topology is the assignment without the modes that this driver switched on for a time: with
 	// it the order of GPUs stays as it is.
 	Topology topology.Assignment
+	// Withheld are partitions that are not offered for now.
+	Withheld []Withheld
 }
+
+// Withheld says that a GPU does not offer what it could.
+type Withheld struct {
+	GPU pci.Address
+	// Partitions is how many of its partitions are not offered.
+	Partitions int
+	Reason     string
+}
+
+// Cut says how a GPU is offered. The zero Cut offers nothing of it.
+type Cut struct {
+	// OnDemand offers every partition that has room; it is made when a claim gets it.
+	OnDemand bool
+	// Declared offers the instances of a declared layout, Foreign those that somebody else made.
+	Declared, Foreign bool
+	// Whole offers the whole GPU where its MIG mode allows it.
+	Whole bool
+	// Reason is why the GPU offers less than it could, for people; empty where it does not.
+	Reason string
+}
+
+// Everything is the Cut that offers a GPU in every way.
+func Everything() Cut { return Cut{OnDemand: true, Declared: true, Foreign: true, Whole: true} }
+
+// WithCut decides for each GPU how it is offered. Without it a GPU is offered in every way.
+func WithCut(of func(inventory.GPU) Cut) Option { return func(g *GPU) { g.cut = of(g.hardware) } }
 
 // FromPartitionedSnapshot makes the devices of a snapshot whose GPUs may be cut while they are
 // in use; instances that this driver made are marked in it. The assignment must be of the same
@@ -29,29 +60,33 @@ type Partitioned struct {
 //
 // A GPU has these devices, in this order:
 //
-//   - each instance that somebody else made, as it is: those are never destroyed;
+//   - each instance that was not made for a claim, as it is: those are never destroyed;
 //   - each partition that has room beside those, if the GPU's MIG mode is on or can be switched
 //     on without a reset;
 //   - the whole GPU, if its mode is off or was switched on by this driver, which then switches it
 //     off again, and if nobody else made an instance.
 //
-// Whoever is given one of these excludes the others that need the same counters. What this
+// WithCut leaves some of them out. Whoever is given one of these excludes the others that need the same counters. What this
 // driver makes and removes for claims changes no device.
 func FromPartitionedSnapshot(s inventory.Snapshot, a topology.Assignment, order mig.Order, options ...Option) Partitioned {
 	out := Partitioned{Topology: undisturbed(s, a)}
 	for _, hardware := range s.GPUs {
-		g := GPU{hardware: hardware, driver: s.Driver, nvlink: out.Topology.GPUs[hardware.PCI]}
+		g := GPU{hardware: hardware, driver: s.Driver, nvlink: out.Topology.GPUs[hardware.PCI], cut: Everything()}
 		for _, o := range options {
 			o(&g)
 		}
 		geometry, ok := mig.NewGeometry(hardware)
-		if !ok || !hardware.MIG.Enabled && !mig.SwitchesAtOnce(hardware) {
-			if !hardware.MIG.Enabled {
-				out.Devices = append(out.Devices, g)
-			}
+		if ok && (hardware.MIG.Enabled || g.cut.OnDemand && mig.SwitchesAtOnce(hardware)) {
+			out.cut(g, geometry, order)
 			continue
 		}
-		out.cut(g, geometry, order)
+		switch {
+		case hardware.MIG.Enabled:
+		case g.cut.Whole:
+			out.Devices = append(out.Devices, g)
+		case g.cut.Reason != "":
+			out.Withheld = append(out.Withheld, Withheld{GPU: hardware.PCI, Reason: g.cut.Reason})
+		}
 	}
 	return out
 }
@@ -63,30 +98,63 @@ func (out *Partitioned) cut(g GPU, geometry mig.Geometry, order mig.Order) {
 	g.counters = &whole
 	parts := geometry.Partitions(order)
 	foreign := out.foreign(g, geometry)
-	for _, d := range foreign.devices {
-		out.Devices = append(out.Devices, d)
-	}
+	static := out.static(g, foreign)
+	withheld := Withheld{GPU: g.hardware.PCI, Reason: g.cut.Reason}
 	for _, part := range parts {
-		if !geometry.Fits(part, foreign.taken) {
-			continue
+		switch {
+		case static[part.Key()] || !g.cut.OnDemand && g.cut.Reason == "":
+			// It is offered as it is, or the GPU is not meant to offer it.
+		case !g.cut.OnDemand || !geometry.Fits(part, foreign.taken):
+			withheld.Partitions++
+		default:
+			out.Devices = append(out.Devices, onDemand(g, geometry, part))
 		}
-		d := MIG{parent: g, geometry: geometry, part: part}
-		for _, instance := range g.hardware.MIG.Instances {
-			if instance.ProfileID == part.Profile.ID && instance.Placement == part.Placement {
-				d.instance = &instance
-			}
-		}
-		out.Devices = append(out.Devices, d)
 	}
-	if len(foreign.taken) == 0 && (!g.hardware.MIG.Enabled || g.hardware.MIG.Ours) {
+	if g.cut.Whole && len(foreign.taken) == 0 && (!g.hardware.MIG.Enabled || g.hardware.MIG.Ours) {
 		out.Devices = append(out.Devices, g)
 	}
+	if withheld.Partitions > 0 {
+		withheld.Reason = cmp.Or(withheld.Reason, foreign.reason())
+		out.Withheld = append(out.Withheld, withheld)
+	}
+}
+
+// static adds the instances that are offered as they are, and gives their keys.
+func (out *Partitioned) static(g GPU, f foreign) map[string]bool {
+	keys := map[string]bool{}
+	for _, d := range f.devices {
+		if d.instance.Declared && g.cut.Declared || !d.instance.Declared && g.cut.Foreign {
+			out.Devices = append(out.Devices, d)
+			keys[d.part.Key()] = true
+		}
+	}
+	return keys
+}
+
+// onDemand is a partition that is made for claims, with what is at its place now.
+func onDemand(g GPU, geometry mig.Geometry, part mig.Partition) MIG {
+	d := MIG{parent: g, geometry: geometry, part: part}
+	for _, instance := range g.hardware.MIG.Instances {
+		if instance.ProfileID == part.Profile.ID && instance.Placement == part.Placement {
+			d.instance = &instance
+		}
+	}
+	return d
 }
 
 // foreign is what others made on one GPU.
 type foreign struct {
 	taken   []mig.Partition
 	devices []MIG
+}
+
+// reason says what keeps partitions from being offered.
+func (f foreign) reason() string {
+	var places []string
+	for _, part := range f.taken {
+		places = append(places, fmt.Sprintf("%s at %s", cmp.Or(part.Profile.Name, "an unknown profile"), part.Placement))
+	}
+	return "instances that were not made for claims have their place: " + strings.Join(places, ", ")
 }
 
 func (out *Partitioned) foreign(g GPU, geometry mig.Geometry) foreign {

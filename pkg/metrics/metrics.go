@@ -81,6 +81,7 @@ type Metrics struct {
 	undone       prometheus.Counter
 	kept         prometheus.Gauge
 	leftovers    prometheus.Counter
+	mig          partitions
 }
 
 // callBuckets resolve a prepare of a millisecond as well as one that waits for hardware; the
@@ -119,9 +120,11 @@ func New(version string) *Metrics {
 		undone:     counter("orphans_undone_total", "Claims that were gone and were undone without the kubelet."),
 		kept:       gauge("orphans_kept", "Claims that are gone and keep devices: in use, or a step cannot be undone."),
 		leftovers:  counter("leftovers_removed_total", "Files and partitions removed because no claim's record accounted for them."),
+		mig:        newPartitions(),
 	}
 	m.mps = newMPS()
 	m.registry.MustRegister(m.mps.collectors()...)
+	m.mig.register(m.registry)
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info",
 		Help: "Always 1; the label is the version.",

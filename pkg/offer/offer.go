@@ -5,12 +5,15 @@
 package offer
 
 import (
+	"fmt"
+
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig"
+	"github.com/gpu-dra/driver/pkg/mig/layout"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/slices"
 	"github.com/gpu-dra/driver/pkg/topology"
@@ -25,6 +28,10 @@ type Settings struct {
 	Lists bool
 	// Partitions has GPUs cut on demand.
 	Partitions bool
+	// NotOnDemand offers partitions that are there and makes none for claims.
+	NotOnDemand bool
+	// HideForeign leaves out what others made, and still what that excludes.
+	HideForeign bool
 	// Order is that of a profile's placements; nil is the default.
 	Order mig.Order
 	// Shares declares devices as shared.
@@ -41,6 +48,10 @@ type Conditions struct {
 	// Layout puts devices and counters into slices, as the cluster's release wants it; nil is
 	// slices.SeparateCounters.
 	Layout slices.Layout
+	// Layouts are the declared MIG layouts of GPUs: those offer what is laid out and nothing else.
+	Layouts layout.Layouts
+	// LayoutsHeld is why no GPU is laid out now; nil where layouts are applied.
+	LayoutsHeld error
 }
 
 // Offer is what the node offers.
@@ -49,12 +60,14 @@ type Offer struct {
 	Resources resourceslice.DriverResources
 	// Omissions are devices and attributes that are not published, and why.
 	Omissions []device.Omission
+	// Withheld are partitions that the node could have and does not offer now.
+	Withheld []device.Withheld
 }
 
 // Make says what a node with these settings offers in these conditions. The assignment must be of
 // the snapshot.
 func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignment, conditions Conditions) Offer {
-	in, omissions := s.devices(snapshot, assignment)
+	in, omissions, withheld := s.devices(snapshot, assignment, conditions)
 	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot))
 	in.Devices, omissions = devices, append(omissions, unshared...)
 	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, conditions.Layout, conditions.of(in.Devices)
@@ -63,19 +76,53 @@ func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignme
 		Devices:   in.Devices,
 		Resources: built.Resources(s.Pool),
 		Omissions: append(built.Omissions, omissions...),
+		Withheld:  withheld,
 	}
 }
 
-func (s Settings) devices(snapshot inventory.Snapshot, assignment topology.Assignment) (slices.Input, []device.Omission) {
+func (s Settings) devices(
+	snapshot inventory.Snapshot, assignment topology.Assignment, conditions Conditions,
+) (slices.Input, []device.Omission, []device.Withheld) {
 	var options []device.Option
 	if s.Lists {
 		options = append(options, device.WithLists())
 	}
 	if !s.Partitions {
-		return slices.Input{Devices: device.FromSnapshot(snapshot, assignment, options...), Topology: assignment}, nil
+		return slices.Input{Devices: device.FromSnapshot(snapshot, assignment, options...), Topology: assignment}, nil, nil
 	}
+	options = append(options, device.WithCut(func(g inventory.GPU) device.Cut { return s.cut(g, conditions) }))
 	parts := device.FromPartitionedSnapshot(snapshot, assignment, s.Order, options...)
-	return slices.Input{Devices: parts.Devices, Topology: parts.Topology, Counters: parts.Counters}, parts.Omissions
+	return slices.Input{Devices: parts.Devices, Topology: parts.Topology, Counters: parts.Counters}, parts.Omissions, parts.Withheld
+}
+
+// cut decides how a GPU is offered. One that is going to be laid out anew offers nothing, so that
+// it becomes idle; one whose layout cannot be had offers what is there.
+func (s Settings) cut(g inventory.GPU, c Conditions) device.Cut {
+	cut := device.Everything()
+	l, declared := c.Layouts[g.PCI]
+	undo := layout.Undo(g)
+	switch {
+	case c.LayoutsHeld != nil && (declared || !undo.Done()):
+		cut.OnDemand, cut.Whole, cut.Reason = false, declared && !l.Enabled, c.LayoutsHeld.Error()
+	case declared:
+		cut = cutOf(l, g)
+	case !undo.Done():
+		cut = device.Cut{Reason: "a MIG layout is removed as soon as nothing uses the GPU"}
+	}
+	cut.OnDemand = cut.OnDemand && !s.NotOnDemand
+	cut.Foreign = cut.Foreign && !s.HideForeign
+	return cut
+}
+
+func cutOf(l layout.Layout, g inventory.GPU) device.Cut {
+	plan, err := l.Plan(g)
+	switch {
+	case err == nil && plan.Disturbs():
+		return device.Cut{Reason: fmt.Sprintf("MIG layout %q is applied as soon as nothing uses the GPU", l.Config)}
+	case err != nil:
+		return device.Cut{Declared: true, Foreign: true, Whole: !l.Enabled, Reason: err.Error()}
+	}
+	return device.Cut{Declared: true, Foreign: true, Whole: !l.Enabled}
 }
 
 func (c Conditions) of(devices []device.Device) map[string][]resourceapi.DeviceTaint {

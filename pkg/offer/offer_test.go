@@ -1,6 +1,9 @@
 package offer_test
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,6 +12,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
+	"github.com/gpu-dra/driver/pkg/mig/layout"
 	"github.com/gpu-dra/driver/pkg/mig/migtest"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
@@ -122,5 +126,85 @@ func TestShares(t *testing.T) {
 	less := offer.Settings{Pool: "node-1", Shares: declared}.Make(snapshot, assignment, offer.Conditions{})
 	if len(less.Devices) != 7 || len(published(less)) != 7 || len(less.Omissions) != 1 || less.Omissions[0].Device != made.Devices[0].Name() {
 		t.Errorf("%d devices, omissions %v", len(less.Devices), less.Omissions)
+	}
+}
+
+// What a GPU offers beside or instead of partitions on demand, by layout and by setting.
+func TestLayouts(t *testing.T) {
+	gpu := func(by string, names ...string) inventory.GPU {
+		g := migtest.Snapshot(t, "hgx-h100-8").GPUs[0]
+		for _, name := range names {
+			g = migtest.With(t, g, by == "claims", name)
+		}
+		for i := range g.MIG.Instances {
+			g.MIG.Instances[i].Declared = by == "layout"
+		}
+		return g
+	}
+	one := layout.Layout{Config: "one", Enabled: true, Profiles: map[string]int{"1g.10gb": 1}}
+	four := layout.Layout{Config: "four", Enabled: true, Profiles: map[string]int{"4g.40gb": 1}}
+	eight := layout.Layout{Config: "eight", Enabled: true, Profiles: map[string]int{"1g.10gb": 8}}
+	off := layout.Layout{Config: "off", Profiles: map[string]int{}}
+	onDemand, static, hidden := offer.Settings{Partitions: true}, offer.Settings{Partitions: true, NotOnDemand: true}, offer.Settings{Partitions: true, HideForeign: true}
+	const every, whole = "24 more and 1g-10gb-6", "whole"
+	for name, c := range map[string]struct {
+		gpu      inventory.GPU
+		settings offer.Settings
+		layout   *layout.Layout
+		held     error
+		// want are the devices; withheld is a part of the reason, empty where nothing is withheld.
+		want, withheld string
+	}{
+		"none":                     {gpu(""), onDemand, nil, nil, every + " and " + whole, ""},
+		"none, static":             {gpu(""), static, nil, nil, whole, ""},
+		"others', static":          {gpu("others", "1g.10gb:6"), static, nil, nil, "1g-10gb-6", ""},
+		"others'":                  {gpu("others", "7g.80gb:0"), onDemand, nil, nil, "7g-80gb-0", "7g.80gb at 0:8"},
+		"others', hidden":          {gpu("others", "7g.80gb:0"), hidden, nil, nil, "", "7g.80gb at 0:8"},
+		"not applied yet":          {gpu(""), onDemand, &one, nil, "", `layout "one" is applied as soon as nothing uses`},
+		"applied":                  {gpu("layout", "1g.10gb:6"), onDemand, &one, nil, "1g-10gb-6", ""},
+		"applied, others hidden":   {gpu("layout", "1g.10gb:6"), hidden, &one, nil, "1g-10gb-6", ""},
+		"claims' are in the way":   {gpu("claims", "1g.10gb:6"), onDemand, &one, nil, "", "is applied as soon as"},
+		"another one":              {gpu("layout", "1g.10gb:6"), onDemand, &four, nil, "", "is applied as soon as"},
+		"it does not fit":          {gpu("layout", "1g.10gb:6"), onDemand, &eight, nil, "1g-10gb-6", "no room for 8 x 1g.10gb"},
+		"others' are in the way":   {gpu("others", "1g.10gb:0"), onDemand, &four, nil, "1g-10gb-0", "what another tool made"},
+		"off, applied":             {gpu(""), onDemand, &off, nil, whole, ""},
+		"off, not applied":         {gpu("layout", "1g.10gb:6"), onDemand, &off, nil, "", "is applied as soon as"},
+		"not declared any more":    {gpu("layout", "1g.10gb:6"), onDemand, nil, nil, "", "is removed as soon as"},
+		"held":                     {gpu("layout", "1g.10gb:6"), onDemand, nil, errors.New("why"), "1g-10gb-6", "why"},
+		"held, before it is there": {gpu(""), onDemand, &one, errors.New("why"), "", "why"},
+		"held, nothing declared":   {gpu(""), onDemand, nil, errors.New("why"), every + " and " + whole, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := inventory.Snapshot{Driver: inventory.Driver{Present: true}, GPUs: []inventory.GPU{c.gpu}}
+			conditions := offer.Conditions{LayoutsHeld: c.held}
+			if c.layout != nil {
+				conditions.Layouts = layout.Layouts{c.gpu.PCI: *c.layout}
+			}
+			assignment, _ := topology.Resolve(s, topology.Memory{})
+			made := c.settings.Make(s, assignment, conditions)
+			var names []string
+			for _, d := range made.Devices {
+				name := strings.TrimPrefix(strings.TrimPrefix(d.Name(), device.GPUName(c.gpu.PCI)), "-mig-")
+				if name == "" {
+					name = whole
+				}
+				names = append(names, name)
+			}
+			got := strings.Join(names, " and ")
+			if len(names) == 26 {
+				got = fmt.Sprintf("%d more and %s and %s", len(names)-2, names[0], names[25])
+			}
+			if got != c.want {
+				t.Errorf("devices %q, want %q", got, c.want)
+			}
+			var reasons []string
+			for _, w := range made.Withheld {
+				reasons = append(reasons, w.Reason)
+			}
+			reason := strings.Join(reasons, ", ")
+			if (c.withheld == "") != (reason == "") || !strings.Contains(reason, c.withheld) {
+				t.Errorf("withheld because %q, want %q", reason, c.withheld)
+			}
+		})
 	}
 }

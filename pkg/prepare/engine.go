@@ -126,6 +126,9 @@ func claimKey(uid types.UID) lock.Key {
 	return lock.Key{Name: "claim_" + string(uid), Transient: true}
 }
 
+// GPUKey names the lock of a GPU: whoever changes one holds it.
+func GPUKey(a pci.Address) lock.Key { return gpuKey(a) }
+
 func gpuKey(a pci.Address) lock.Key { return lock.Key{Name: "gpu_" + a.Label()} }
 
 // running knows the prepare calls of this process, so that an unprepare can end those that came

@@ -120,6 +120,26 @@ func (h *holders) conflict(uid types.UID, wanted []claims.Device) (*HeldError, e
 	return nil, nil
 }
 
+// Holders are the claims that have something of a GPU, admin access aside. The caller holds the
+// GPU's lock, GPUKey, if the answer is to stay true.
+func (e *Engine) Holders(gpu pci.Address) ([]claims.Ref, error) {
+	entries, err := os.ReadDir(e.holders.gpuDir(gpu))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for holders of GPU %s: %w", gpu, err)
+	}
+	var refs []claims.Ref
+	for _, entry := range entries {
+		r, err := e.holders.holder(filepath.Join(e.holders.gpuDir(gpu), entry.Name()), types.UID(entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			refs = append(refs, claims.Ref{Namespace: r.Namespace, Name: r.Name, UID: r.UID})
+		}
+	}
+	return refs, nil
+}
+
 // holder gives what the entry's claim has; nil when it has nothing, and then the entry is
 // removed.
 func (h *holders) holder(path string, uid types.UID) (*journal.Record, error) {

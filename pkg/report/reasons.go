@@ -21,6 +21,11 @@ const (
 	OrphanUndone       Reason = "OrphanUndone"
 	OrphanKept         Reason = "OrphanKept"
 	LeftoverRemoved    Reason = "LeftoverRemoved"
+	MIGWithheld        Reason = "MIGPartitionsWithheld"
+	MIGInUse           Reason = "MIGInstanceInUse"
+	MIGLayoutPending   Reason = "MIGLayoutPending"
+	MIGLayoutFailed    Reason = "MIGLayoutFailed"
+	MIGLayoutRefused   Reason = "MIGLayoutRefused"
 )
 
 // Description explains a Reason in the reference page.
@@ -80,6 +85,26 @@ func Descriptions() []Description {
 			"Programs that used the device were cut off: see that they started again. Often it is one of them that crashed.",
 		},
 		{
+			MIGWithheld, "Node", "A GPU offers fewer partitions than it could have: instances that others made have their place, or a declared layout is about to be applied or cannot be.",
+			"Nothing, if that is meant. Otherwise remove the instances that the note names, or correct the layout.",
+		},
+		{
+			MIGInUse, "Node", "An instance of a claim that has ended cannot be removed, because something still uses it. Its place is not given out meanwhile.",
+			"End the program that the note names; where it names none, a monitoring agent may hold the instance: restart it. The kubelet tries again by itself.",
+		},
+		{
+			MIGLayoutPending, "Node", "A GPU is not laid out as declared yet, because something uses it.",
+			"Nothing: it offers no devices meanwhile and is laid out when the claims and programs that the note names have ended.",
+		},
+		{
+			MIGLayoutFailed, "Node", "A GPU cannot be laid out as declared.",
+			"The note names the configuration, the GPU, the profile and what would fit, the instances that are in the way, or what the GPU driver answered. It is tried again.",
+		},
+		{
+			MIGLayoutRefused, "Node", "No declared MIG layout is applied on this node: the file or its configuration cannot be used, or another tool acts on the same labels.",
+			"Follow the note: correct the file or the label, or switch the other tool off on this node and remove the label nvidia.com/mig.config.state.",
+		},
+		{
 			RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
 			"Keep the file for a report. Pods that run are not affected.",
 		},
@@ -105,7 +130,7 @@ func (r Reason) action() string {
 		return "Prepare"
 	case UnprepareFailed:
 		return "Unprepare"
-	case SlicesRefused, ValueOmitted:
+	case SlicesRefused, ValueOmitted, MIGWithheld:
 		return "Publish"
 	case RecordQuarantined:
 		return "Recover"
@@ -113,6 +138,10 @@ func (r Reason) action() string {
 		return "Reconcile"
 	case MPSDaemonDown, MPSDaemonRestarted:
 		return "Share"
+	case MIGLayoutPending, MIGLayoutFailed, MIGLayoutRefused:
+		return "LayOut"
+	case MIGInUse:
+		return "Unprepare"
 	}
 	if r.ofHealth() {
 		return "Monitor"

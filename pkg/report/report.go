@@ -6,6 +6,7 @@ package report
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"sync"
 
@@ -34,6 +35,7 @@ type Meter interface {
 	OrphanUndone()
 	OrphansKept(n int)
 	LeftoverRemoved()
+	Withheld(partitions int)
 }
 
 // Reporter tells people what happened on one node.
@@ -85,6 +87,27 @@ func (r *Reporter) Omitted(ctx context.Context, omissions []device.Omission) {
 	}
 	fresh := r.lasting(ctx, ValueOmitted, current)
 	r.meter.Omitted(fresh)
+}
+
+// Withheld tells which GPUs do not offer all partitions that they could have.
+func (r *Reporter) Withheld(ctx context.Context, withheld []device.Withheld) {
+	current, partitions := map[string]string{}, 0
+	for _, w := range withheld {
+		partitions += w.Partitions
+		what := "it is"
+		if w.Partitions > 0 {
+			what = fmt.Sprintf("%d of its partitions are", w.Partitions)
+		}
+		current[w.GPU.String()] = fmt.Sprintf("GPU %s: %s not offered now: %s", w.GPU, what, w.Reason)
+	}
+	r.meter.Withheld(partitions)
+	r.lasting(ctx, MIGWithheld, current)
+}
+
+// Lasting tells those of the current conditions of a reason, by key, that were not told yet, and
+// forgets those that are over.
+func (r *Reporter) Lasting(ctx context.Context, reason Reason, current map[string]string) {
+	r.lasting(ctx, reason, current)
 }
 
 // Hardware tells what a scan found wrong: GPUs that cannot be handed out, facts that could not
@@ -159,12 +182,12 @@ func (r *Reporter) LeftoverRemoved(ctx context.Context, kind, id string) {
 // over, and returns how many were new.
 func (r *Reporter) lasting(ctx context.Context, reason Reason, current map[string]string) int {
 	r.mu.Lock()
-	var fresh []string
+	fresh := map[string]string{}
 	prefix := string(reason) + "\x00"
 	for key, note := range current {
 		if r.told[prefix+key] != note {
 			r.told[prefix+key] = note
-			fresh = append(fresh, note)
+			fresh[key] = note
 		}
 	}
 	for key := range r.told {
@@ -175,11 +198,21 @@ func (r *Reporter) lasting(ctx context.Context, reason Reason, current map[strin
 		}
 	}
 	r.mu.Unlock()
-	for _, note := range fresh {
+	for key, note := range fresh {
 		klog.FromContext(ctx).Info("Condition", "reason", reason, "note", note)
-		r.event(r.node, corev1.EventTypeWarning, reason, note)
+		r.event(r.partOfNode(key, note), corev1.EventTypeWarning, reason, note)
 	}
 	return len(fresh)
+}
+
+// partOfNode is the node with a field path that tells one condition from another. Without it the
+// recorder takes Events of one reason for one and the same, counts them, and drops all notes but
+// the first.
+func (r *Reporter) partOfNode(key, note string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		Kind: "Node", APIVersion: "v1", Name: r.node.Name, UID: r.node.UID,
+		FieldPath: fmt.Sprintf("condition{%s#%08x}", key, crc32.ChecksumIEEE([]byte(note))),
+	}
 }
 
 // maxNote is the API's limit for an Event's note in bytes.

@@ -26,6 +26,8 @@ type sent struct{ On, Type, Reason, Action, Note string }
 type recorder struct {
 	mu     sync.Mutex
 	events []sent
+	// paths are the field paths of all Events that had one.
+	paths []string
 }
 
 func (r *recorder) Eventf(regarding, _ runtime.Object, eventtype, reason, action, note string, args ...any) {
@@ -33,6 +35,9 @@ func (r *recorder) Eventf(regarding, _ runtime.Object, eventtype, reason, action
 	switch o := regarding.(type) {
 	case *corev1.Node:
 		on = "node " + o.Name
+	case *corev1.ObjectReference:
+		on = "node " + o.Name
+		r.paths = append(r.paths, o.FieldPath)
 	case *resourceapi.ResourceClaim:
 		on = "claim " + o.Namespace + "/" + o.Name + " " + string(o.UID)
 	}
@@ -50,8 +55,9 @@ func (r *recorder) take() []sent {
 	return events
 }
 
-type meter struct{ omitted, quarantined, undone, kept, removed int }
+type meter struct{ omitted, quarantined, undone, kept, removed, withheld int }
 
+func (m *meter) Withheld(n int)    { m.withheld = n }
 func (m *meter) Omitted(n int)     { m.omitted += n }
 func (m *meter) Quarantined(n int) { m.quarantined += n }
 func (m *meter) OrphanUndone()     { m.undone++ }
@@ -201,5 +207,36 @@ func TestOrphans(t *testing.T) {
 	}
 	if m.undone != 1 || m.kept != 1 || m.removed != 1 {
 		t.Errorf("counted %+v", *m)
+	}
+}
+
+// Events of one reason are told apart by the recorder only when they are about different things:
+// no condition may be lost behind another, nor behind what it was before.
+func TestConditionsAreAboutDifferentThings(t *testing.T) {
+	r, recorder, meter := newReporter()
+	withheld := func(reason string) []device.Withheld {
+		return []device.Withheld{
+			{GPU: pci.Address{Bus: 1}, Partitions: 3, Reason: reason}, {GPU: pci.Address{Bus: 2}, Reason: reason},
+		}
+	}
+	r.Withheld(t.Context(), withheld("a"))
+	r.Withheld(t.Context(), withheld("a"))
+	r.Withheld(t.Context(), withheld("b"))
+	events := recorder.take()
+	different := map[string]bool{}
+	for _, path := range recorder.paths {
+		different[path] = true
+	}
+	if len(events) != 4 || len(different) != 4 || meter.withheld != 3 {
+		t.Errorf("%d Events about %d things, %d partitions: %+v", len(events), len(different), meter.withheld, events)
+	}
+	for _, e := range events {
+		if e.Reason != string(MIGWithheld) || e.Action != "Publish" || e.On != "node node-0" {
+			t.Errorf("Event %+v", e)
+		}
+	}
+	r.Lasting(t.Context(), MIGLayoutFailed, map[string]string{"x": "no room"})
+	if events := recorder.take(); len(events) != 1 || events[0].Note != "no room" || events[0].Action != "LayOut" {
+		t.Errorf("Events %+v", events)
 	}
 }

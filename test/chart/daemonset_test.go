@@ -82,7 +82,9 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.DriverName = "gpu.example.com"
 	want.DriverRoot.Host = "/run/nvidia/driver"
 	want.SliceVocabulary, want.ListAttributes, want.DeviceMetadata = "minimal", true, false
-	want.MIGDevices, want.MPS = config.MIGOnDemand, true
+	want.MIGDevices, want.MIGForeign = config.MIGOnDemand, false
+	want.MIGLayoutFile, want.MIGLayout = "/etc/gpu-dra-driver/mig-layouts/mig.yaml", "all-1g.10gb"
+	want.MPS = true
 	want.RescanInterval *= 4
 	want.ReconcileInterval, want.OrphanGrace, want.WatchOpenDevices = 5*time.Minute, 90*time.Second, true
 	want.APIQPS, want.APIBurst = 50.5, 75

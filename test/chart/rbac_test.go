@@ -28,6 +28,10 @@ func events() granted {
 	return granted{"failures are told on claims and nodes", rbacv1.PolicyRule{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}}}
 }
 
+func layouts() granted {
+	return granted{"declared MIG layouts are chosen and their state is told by labels of the node", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch", "patch"}}}
+}
+
 func claimStatus(driver string) []granted {
 	return []granted{
 		{"the state of devices is in their claims", rbacv1.PolicyRule{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims/status"}, Verbs: []string{"patch", "update"}}},
@@ -42,7 +46,8 @@ func TestPermissions(t *testing.T) {
 	}{
 		"default":   {valuesFrom(""), append(base(), events())},
 		"simulated": {valuesFrom(filepath.Join(chartDir, "ci", "simulated-values.yaml")), append(base(), events())},
-		"full":      {valuesFrom(filepath.Join(chartDir, "ci", "full-values.yaml")), append(append(base(), events()), claimStatus("gpu.example.com")...)},
+		"full":      {valuesFrom(filepath.Join(chartDir, "ci", "full-values.yaml")), append(append(base(), layouts(), events()), claimStatus("gpu.example.com")...)},
+		"layouts":   {valuesFrom("", "migDevices=static", "migLayouts.configMap=mig"), append(base(), layouts(), events())},
 		"no events": {valuesFrom("", "rbac.events=false"), base()},
 		"status":    {valuesFrom("", "rbac.events=false", "rbac.claimStatus=true"), append(base(), claimStatus("gpu.nvidia.com")...)},
 	}

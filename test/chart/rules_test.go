@@ -90,7 +90,11 @@ func TestValuesThatWouldNotWorkAreRefused(t *testing.T) {
 		"shares, and the feature is off": {
 			[]string{"sharing.devices[0].enforcement=none", "deviceClasses.consumableCapacity=off"}, []string{"sharing.devices", "DRAConsumableCapacity", "given out whole"},
 		},
-		"a tag with a colon": {[]string{"image.tag=a: b"}, []string{"/image/tag", "does not match"}},
+		"a tag with a colon":           {[]string{"image.tag=a: b"}, []string{"/image/tag", "does not match"}},
+		"layouts without MIG":          {[]string{"migLayouts.configMap=mig"}, []string{"migLayouts.configMap", "migDevices", "static"}},
+		"a layout of nothing":          {[]string{"migDevices=static", "migLayouts.default=all-1g.10gb"}, []string{"migLayouts.default", "all-1g.10gb", "ConfigMap"}},
+		"a layout that no label takes": {[]string{"migLayouts.default=a b"}, []string{"/migLayouts/default", "does not match"}},
+		"a key that is a path":         {[]string{"migLayouts.key=../a"}, []string{"/migLayouts/key", "does not match"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -149,7 +149,8 @@ func (t *task) on() (Plan, error) {
 		}
 	}
 	plan, ok := t.around(own, rest, true)
-	if !ok {
+	if !ok || plan.Disturbs() {
+		// Something has to go anyway: the best places, whatever there was before.
 		plan, ok = t.around(own, rest, false)
 	}
 	if !ok {
@@ -160,7 +161,7 @@ func (t *task) on() (Plan, error) {
 }
 
 // around plans beside what others made. With keep, what an earlier layout left of the wanted
-// profiles stays where it is; without, it may have to go for the sake of the others.
+// profiles stays where it is; without, only what is at the best places stays.
 func (t *task) around(own []inventory.MIGInstance, rest []inventory.MIGProfile, keep bool) (Plan, bool) {
 	left := slices.Clone(rest)
 	fixed := slices.Clone(t.foreign)

@@ -27,15 +27,36 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
+// What is done for claims and what is done for declared layouts are kept apart: claims must not
+// remove what an administrator declared. ForLayouts is the ledger as those see it who lay GPUs
+// out; to everybody else what is done for layouts is as if others had done it.
+
 // Entry is what was done to one GPU.
 type Entry struct {
 	PCI     pci.Address `json:"pci"`
 	GPUUUID string      `json:"gpuUUID"`
 	BootID  string      `json:"bootID"`
+	Deeds
+	// Layout is what was done for declared layouts.
+	Layout Deeds `json:"layout,omitzero"`
+}
+
+// Deeds are what was done for one purpose.
+type Deeds struct {
 	// Mode tells that we switched the MIG mode on.
 	Mode bool `json:"mode,omitzero"`
 	// Instances are the GPU instances that we made or were about to make.
 	Instances []Instance `json:"instances,omitzero"`
+}
+
+func (d Deeds) none() bool { return !d.Mode && len(d.Instances) == 0 }
+
+func (d Deeds) same(other Deeds) bool {
+	return d.Mode == other.Mode && slices.Equal(d.Instances, other.Instances)
+}
+
+func (d Deeds) has(found inventory.MIGInstance) bool {
+	return slices.ContainsFunc(d.Instances, func(i Instance) bool { return i.Is(found) })
 }
 
 // Instance is the place of a GPU instance and what was to be there.
@@ -60,11 +81,17 @@ func (i Instance) Is(found inventory.MIGInstance) bool {
 type Ledger struct {
 	dir    string
 	bootID string
+	// layouts tells whose deeds are read and changed.
+	layouts bool
 }
 
 // New is the ledger in a directory, which is made when something is first noted. bootID is the
 // kernel's.
 func New(dir, bootID string) *Ledger { return &Ledger{dir: dir, bootID: bootID} }
+
+// ForLayouts is the same ledger for those who lay GPUs out: Mode and Instances of its entries are
+// what was done for declared layouts, and so is what is changed.
+func (l *Ledger) ForLayouts() *Ledger { return &Ledger{dir: l.dir, bootID: l.bootID, layouts: true} }
 
 func (l *Ledger) path(at pci.Address) string { return filepath.Join(l.dir, at.Label()+".json") }
 
@@ -72,6 +99,14 @@ func (l *Ledger) path(at pci.Address) string { return filepath.Join(l.dir, at.La
 // that is not the one it was done to. A file that cannot be read says nothing: then nothing is
 // ours, so that nothing of others is destroyed.
 func (l *Ledger) Read(gpu inventory.GPUID) (Entry, error) {
+	entry, err := l.read(gpu)
+	if l.layouts {
+		entry.Deeds = entry.Layout
+	}
+	return entry, err
+}
+
+func (l *Ledger) read(gpu inventory.GPUID) (Entry, error) {
 	data, err := os.ReadFile(l.path(gpu.PCI))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Entry{}, nil
@@ -96,39 +131,58 @@ func parse(data []byte) (Entry, error) {
 
 // SetMode notes that we switched the MIG mode on, or that it is not ours any more.
 func (l *Ledger) SetMode(gpu inventory.GPUID, ours bool) error {
-	return l.change(gpu, func(e *Entry) { e.Mode = ours })
+	return l.change(gpu, func(d *Deeds) { d.Mode = ours })
+}
+
+// KeepMode notes that a MIG mode which was switched on for claims is now for a layout.
+func (l *Ledger) KeepMode(gpu inventory.GPUID) error {
+	return l.edit(gpu, func(e *Entry) {
+		e.Layout.Mode = e.Layout.Mode || e.Mode
+		e.Mode = false
+	})
 }
 
 // Add notes an instance that is about to be made.
 func (l *Ledger) Add(gpu inventory.GPUID, i Instance) error {
-	return l.change(gpu, func(e *Entry) {
-		if !slices.Contains(e.Instances, i) {
-			e.Instances = append(e.Instances, i)
+	return l.change(gpu, func(d *Deeds) {
+		if !slices.Contains(d.Instances, i) {
+			d.Instances = append(d.Instances, i)
 		}
 	})
 }
 
 // Remove forgets an instance.
 func (l *Ledger) Remove(gpu inventory.GPUID, i Instance) error {
-	return l.change(gpu, func(e *Entry) {
-		e.Instances = slices.DeleteFunc(e.Instances, func(other Instance) bool { return other == i })
+	return l.change(gpu, func(d *Deeds) {
+		d.Instances = slices.DeleteFunc(d.Instances, func(other Instance) bool { return other == i })
 	})
 }
 
-func (l *Ledger) change(gpu inventory.GPUID, edit func(*Entry)) error {
-	entry, err := l.Read(gpu)
+func (l *Ledger) change(gpu inventory.GPUID, change func(*Deeds)) error {
+	return l.edit(gpu, func(e *Entry) {
+		if l.layouts {
+			change(&e.Layout)
+			return
+		}
+		change(&e.Deeds)
+	})
+}
+
+func (l *Ledger) edit(gpu inventory.GPUID, change func(*Entry)) error {
+	entry, err := l.read(gpu)
 	if err != nil {
 		return err
 	}
-	before := Entry{Mode: entry.Mode, Instances: slices.Clone(entry.Instances)}
-	edit(&entry)
+	before := entry
+	before.Instances, before.Layout.Instances = slices.Clone(entry.Instances), slices.Clone(entry.Layout.Instances)
+	change(&entry)
 	switch {
-	case !entry.Mode && len(entry.Instances) == 0:
+	case entry.none() && entry.Layout.none():
 		if err := os.Remove(l.path(gpu.PCI)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("MIG ledger: %w", err)
 		}
 		return nil
-	case entry.Mode == before.Mode && slices.Equal(entry.Instances, before.Instances):
+	case entry.same(before.Deeds) && entry.Layout.same(before.Layout):
 		return nil
 	}
 	entry.BootID, entry.PCI, entry.GPUUUID = l.bootID, gpu.PCI, gpu.UUID
@@ -179,15 +233,25 @@ func (m Marker) Scan(ctx context.Context) (inventory.Snapshot, error) {
 	return s, nil
 }
 
+// Mark marks what is ours of one GPU, as of now.
+func (l *Ledger) Mark(g *inventory.GPU) error {
+	entry, err := l.read(inventory.GPUID{PCI: g.PCI, UUID: g.UUID})
+	if err == nil && entry.GPUUUID == g.UUID {
+		mark(g, entry)
+	}
+	return err
+}
+
 func mark(g *inventory.GPU, e Entry) {
 	if e.GPUUUID != g.UUID {
 		return
 	}
 	g.MIG.Ours = g.MIG.Ours || e.Mode && g.MIG.Enabled
+	g.MIG.Declared = g.MIG.Declared || e.Layout.Mode && g.MIG.Enabled
 	for i, found := range g.MIG.Instances {
-		if slices.ContainsFunc(e.Instances, func(ours Instance) bool { return ours.Is(found) }) {
-			g.MIG.Instances[i].Ours = true
-		}
+		there := &g.MIG.Instances[i]
+		there.Ours = there.Ours || e.has(found)
+		there.Declared = there.Declared || e.Layout.has(found)
 	}
 }
 

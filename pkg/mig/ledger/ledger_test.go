@@ -51,7 +51,7 @@ func TestEntry(t *testing.T) {
 	do(t, l.Add(gpu(0), small))
 	do(t, l.Add(gpu(0), large))
 	do(t, l.Add(gpu(0), small))
-	want := ledger.Entry{PCI: gpu(0).PCI, GPUUUID: "GPU-a", BootID: boot, Mode: true, Instances: []ledger.Instance{small, large}}
+	want := ledger.Entry{PCI: gpu(0).PCI, GPUUUID: "GPU-a", BootID: boot, Deeds: ledger.Deeds{Mode: true, Instances: []ledger.Instance{small, large}}}
 	// Another process sees the same.
 	if diff := cmp.Diff(want, read(t, open(t, dir, boot), gpu(0))); diff != "" || l.Empty() {
 		t.Errorf("entry (-want +got):\n%s", diff)
@@ -249,5 +249,56 @@ func BenchmarkMarker(b *testing.B) {
 		if _, err := m.Scan(b.Context()); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// What is done for layouts is apart from what is done for claims, in one file.
+func TestLayoutsAreApart(t *testing.T) {
+	l := ledger.New(t.TempDir(), boot)
+	layouts := l.ForLayouts()
+	id := gpu(0)
+	small, large := ledger.Instance{Profile: 19, Start: 6, Size: 1}, ledger.Instance{Profile: 9, Start: 0, Size: 4}
+	for _, err := range []error{l.SetMode(id, true), l.Add(id, small), layouts.Add(id, large)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	both := ledger.Entry{
+		PCI: id.PCI, GPUUUID: id.UUID, BootID: boot,
+		Deeds:  ledger.Deeds{Mode: true, Instances: []ledger.Instance{small}},
+		Layout: ledger.Deeds{Instances: []ledger.Instance{large}},
+	}
+	if diff := cmp.Diff(both, read(t, l, id)); diff != "" {
+		t.Errorf("entry (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(both.Layout, read(t, layouts, id).Deeds); diff != "" {
+		t.Errorf("for layouts (-want +got):\n%s", diff)
+	}
+	if err := l.KeepMode(id); err != nil {
+		t.Fatal(err)
+	}
+	g := inventory.GPU{PCI: id.PCI, UUID: id.UUID, MIG: inventory.MIG{Enabled: true, Instances: []inventory.MIGInstance{
+		{ProfileID: 9, Placement: large.Placement()},
+		{ProfileID: 19, Placement: small.Placement()},
+		{ProfileID: 19, Placement: inventory.MIGPlacement{Start: 5, Size: 1}},
+	}}}
+	if err := l.Mark(&g); err != nil {
+		t.Fatal(err)
+	}
+	i := g.MIG.Instances
+	if !g.MIG.Declared || g.MIG.Ours || !i[0].Declared || i[0].Ours || !i[1].Ours || i[1].Declared || i[2].Ours || i[2].Declared {
+		t.Errorf("marked %+v", g.MIG)
+	}
+	for _, err := range []error{l.Remove(id, small), layouts.Remove(id, small), layouts.Remove(id, large), layouts.SetMode(id, false)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !l.Empty() {
+		t.Errorf("left %+v", read(t, l, id))
+	}
+	other := inventory.GPU{PCI: id.PCI, UUID: "GPU-other", MIG: g.MIG}
+	if err := l.Mark(&other); err != nil {
+		t.Fatal(err)
 	}
 }

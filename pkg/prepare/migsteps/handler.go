@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/mig"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -47,15 +48,12 @@ func (Handler) Steps(d claims.Device) ([]journal.Step, error) {
 		return nil, nil
 	}
 	parent, part := m.Parent(), m.Partition()
-	gpu := gpuParams{PCI: parent.PCI, GPUUUID: parent.UUID}
-	instance, err := step(KindInstance, instanceParams{
-		gpuParams: gpu, Profile: part.Profile.ID, ProfileName: part.Profile.Name,
-		Start: part.Placement.Start, Size: part.Placement.Size,
-	})
+	gpu := inventory.GPUID{PCI: parent.PCI, UUID: parent.UUID}
+	instance, err := InstanceStep(gpu, ledger.Instance{Profile: part.Profile.ID, Start: part.Placement.Start, Size: part.Placement.Size}, part.Profile.Name)
 	if err != nil || !mig.SwitchesAtOnce(parent) {
 		return []journal.Step{instance}, err
 	}
-	mode, err := step(KindMode, gpu)
+	mode, err := ModeStep(gpu)
 	return []journal.Step{mode, instance}, err
 }
 
@@ -124,7 +122,7 @@ func (WholeHandler) Steps(d claims.Device) ([]journal.Step, error) {
 	if !h.MIG.Enabled || !h.MIG.Ours {
 		return nil, nil
 	}
-	off, err := step(KindOff, gpuParams{PCI: h.PCI, GPUUUID: h.UUID})
+	off, err := OffStep(inventory.GPUID{PCI: h.PCI, UUID: h.UUID})
 	return []journal.Step{off}, err
 }
 

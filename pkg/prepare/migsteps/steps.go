@@ -76,6 +76,24 @@ type instanceOutput struct {
 	UUID            string `json:"uuid"`
 }
 
+// ModeStep is the step that switches a GPU's MIG mode on.
+func ModeStep(gpu inventory.GPUID) (journal.Step, error) {
+	return step(KindMode, gpuParams{PCI: gpu.PCI, GPUUUID: gpu.UUID})
+}
+
+// OffStep is the step that switches it off.
+func OffStep(gpu inventory.GPUID) (journal.Step, error) {
+	return step(KindOff, gpuParams{PCI: gpu.PCI, GPUUUID: gpu.UUID})
+}
+
+// InstanceStep is the step that makes the instance at a place. The name of the profile is for
+// people.
+func InstanceStep(gpu inventory.GPUID, i ledger.Instance, profileName string) (journal.Step, error) {
+	return step(KindInstance, instanceParams{
+		gpuParams: gpuParams{PCI: gpu.PCI, GPUUUID: gpu.UUID}, Profile: i.Profile, ProfileName: profileName, Start: i.Start, Size: i.Size,
+	})
+}
+
 func step(kind string, params any) (journal.Step, error) {
 	data, err := json.Marshal(params)
 	if err != nil {
