@@ -34,6 +34,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
+	"github.com/gpu-dra/driver/pkg/kubeletplugin/metadata"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
@@ -184,8 +185,8 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	if err := a.recover(signal); err != nil {
 		return unlessEnded(signal, err)
 	}
-	a.removeStaleSockets(serving)
-	a.removeTemps(serving)
+	a.leavings().RemoveStaleSockets(serving)
+	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile)
 	a.firstScan(signal, serving)
 	a.takeOver(serving, a.catalog.View())
 	if err := a.taintTaken(serving); err != nil {
@@ -289,7 +290,6 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		Preparer: a.engine,
 		Reporter: a.reporter,
 		Meter:    a.metrics,
-		Metadata: a.metadata(),
 		Health:   a,
 		Refused: func(ctx context.Context, err error) {
 			if p := a.publisher.Load(); p != nil {
@@ -311,7 +311,13 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	if a.config.PodUID != "" {
 		options = append(options, draplugin.RollingUpdate(types.UID(a.config.PodUID)))
 	}
-	options = append(options, a.metadataOptions()...)
+	if a.config.DeviceMetadata {
+		plugin.Metadata = metadata.Of(func(name string) (device.Device, bool) {
+			d, ok := a.catalog.View().Devices[name]
+			return d, ok
+		})
+		options = append(options, metadata.Options(a.config.DriverName)...)
+	}
 	helper, err := draplugin.Start(ctx, plugin, options...)
 	if err != nil {
 		return nil, fmt.Errorf("start the plugin's sockets in %s and %s: %w", a.config.DataDir(), a.config.KubeletRegistryDir, err)

@@ -25,7 +25,6 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/metrics"
-	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/topology"
 	"github.com/gpu-dra/driver/test/kubeapi"
 	"github.com/gpu-dra/driver/test/kubelet"
@@ -234,33 +233,6 @@ func TestDriverNote(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// Containers are told what is published, and the numbers that are too unstable for that.
-func TestMetadata(t *testing.T) {
-	s := inventorytest.HGXH100()
-	s.GPUs[2].Index, s.GPUs[2].Minor = 5, 6
-	a := ofSnapshot(t, s)
-	name := device.GPUName(s.GPUs[2].PCI)
-	tell := a.metadata()
-	got := tell(prepare.Prepared{Device: name})
-	if *got.Attributes["index"].IntValue != 5 || *got.Attributes["minor"].IntValue != 6 || *got.Attributes["uuid"].StringValue != s.GPUs[2].UUID {
-		t.Errorf("%+v", got)
-	}
-	published, _ := a.catalog.View().Devices[name].Publish(device.VocabularyFull)
-	if len(got.Attributes) != len(published.Attributes)+2 {
-		t.Errorf("%d attributes, %d are published", len(got.Attributes), len(published.Attributes))
-	}
-	if got := tell(prepare.Prepared{Device: "gone"}); got != nil {
-		t.Errorf("a device that is not there: %+v", got)
-	}
-	if n := len(a.metadataOptions()); n != 2 {
-		t.Errorf("%d options", n)
-	}
-	a.config.DeviceMetadata = false
-	if a.metadata() != nil || a.metadataOptions() != nil {
-		t.Error("switched off, and there all the same")
 	}
 }
 

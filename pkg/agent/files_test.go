@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,37 +31,6 @@ func TestBootID(t *testing.T) {
 	}
 	if got, err := bootID(proc); err == nil {
 		t.Errorf("a directory is the id %q", got)
-	}
-}
-
-func TestReplaceFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "spec.json")
-	for _, content := range []string{"first", "second, longer", ""} {
-		if err := replaceFile("gpu.nvidia.com", path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != content {
-			t.Errorf("%q, %v; want %q", got, err, content)
-		}
-		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
-		}
-	}
-	if err := replaceFile("gpu.nvidia.com", filepath.Join(dir, "none", "spec.json"), nil, 0o644); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in a directory that is not there: %v", err)
-	}
-	// A directory cannot be replaced, and what was written for it goes.
-	if err := os.Mkdir(filepath.Join(dir, "taken.json"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := replaceFile("gpu.nvidia.com", filepath.Join(dir, "taken.json"), []byte("x"), 0o644); err == nil {
-		t.Error("a directory was replaced")
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 {
-		t.Errorf("left: %v, %v", entries, err)
 	}
 }
 

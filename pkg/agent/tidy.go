@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/leavings"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
@@ -44,7 +45,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	a.reconciler.Sweep(ctx)
 	var errs []error
 	// Nobody else is here, so every socket of ours is of a killed instance, however young.
-	for _, path := range a.sockets() {
+	for _, path := range a.leavings().Sockets() {
 		errs = append(errs, os.Remove(path))
 	}
 	if err := a.base.Remove(ctx); err != nil {
@@ -59,6 +60,11 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 		return
 	}
 	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", a.config.DataDir())
+}
+
+// leavings is where other instances of this driver leave things on the node.
+func (a *Agent) leavings() leavings.Dirs {
+	return leavings.Dirs{Driver: a.config.DriverName, Data: a.config.DataDir(), Registry: a.config.KubeletRegistryDir}
 }
 
 // nothingPrepared tells whether there is surely no record of a claim.

@@ -1,4 +1,6 @@
-package agent
+// Package metadata tells containers of their devices (KEP-5304), by files that the DRA library
+// writes. It is for package agent. It must not know hardware, or where devices come from.
+package metadata
 
 import (
 	"fmt"
@@ -15,14 +17,12 @@ import (
 	"github.com/gpu-dra/driver/pkg/prepare"
 )
 
-// metadata tells containers of their devices (KEP-5304): all that is published, and the index
-// and minor number of this moment, which are too unstable to publish.
-func (a *Agent) metadata() func(prepare.Prepared) *draplugin.DeviceMetadata {
-	if !a.config.DeviceMetadata {
-		return nil
-	}
+// Of makes what a container is told of a prepared device, by the device of that name: all that is
+// published, and the index and minor number of this moment, which are too unstable to publish.
+// Nothing is told of a device that is not there any more.
+func Of(lookup func(name string) (device.Device, bool)) func(prepare.Prepared) *draplugin.DeviceMetadata {
 	return func(p prepare.Prepared) *draplugin.DeviceMetadata {
-		known, ok := a.catalog.View().Devices[p.Device]
+		known, ok := lookup(p.Device)
 		if !ok {
 			return nil
 		}
@@ -40,17 +40,14 @@ func (a *Agent) metadata() func(prepare.Prepared) *draplugin.DeviceMetadata {
 	}
 }
 
-// metadataOptions switch the library's metadata on. Its files are written without fsync: they
+// Options switch the library's metadata on for a driver. Its files are written without fsync: they
 // are derived, and every prepare after a reboot derives them again.
-func (a *Agent) metadataOptions() []draplugin.Option {
-	if !a.config.DeviceMetadata {
-		return nil
-	}
+func Options(driver string) []draplugin.Option {
 	versions := []schema.GroupVersion{metadatav1beta1.SchemeGroupVersion, metadatav1alpha1.SchemeGroupVersion}
 	return []draplugin.Option{
 		draplugin.EnableDeviceMetadata(true, versions),
 		draplugin.MetadataFileOps(draplugin.MetadataFileOperations{WriteFile: func(name string, data []byte, perm os.FileMode) error {
-			return replaceFile(a.config.DriverName, name, data, perm)
+			return replaceFile(driver, name, data, perm)
 		}}),
 	}
 }
