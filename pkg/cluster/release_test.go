@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +20,10 @@ import (
 )
 
 // answers gives one version after the other, the last one for ever; an empty one is an error.
-func answers(versions ...string) (cluster.Ask, *int) {
-	asked := 0
+func answers(versions ...string) (cluster.Ask, *atomic.Int32) {
+	var asked atomic.Int32
 	return func(context.Context) (*apiversion.Info, error) {
-		v := versions[min(asked, len(versions)-1)]
-		asked++
+		v := versions[min(int(asked.Add(1)), len(versions))-1]
 		if v == "" {
 			return nil, errors.New("no answer")
 		}
@@ -98,13 +98,13 @@ func TestRun(t *testing.T) {
 		go func() { w.Run(ctx); close(done) }()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if r := w.Release(); r == nil || r.String() != "1.34.4" || *asked != 3 {
-			t.Errorf("after 5 s: release %v, asked %d times", r, *asked)
+		if r := w.Release(); r == nil || r.String() != "1.34.4" || asked.Load() != 3 {
+			t.Errorf("after 5 s: release %v, asked %d times", r, asked.Load())
 		}
 		time.Sleep(20 * time.Minute)
 		synctest.Wait()
-		if r := w.Release(); r.String() != "1.35.0" || *asked != 5 {
-			t.Errorf("after 20 min: release %v, asked %d times", r, *asked)
+		if r := w.Release(); r.String() != "1.35.0" || asked.Load() != 5 {
+			t.Errorf("after 20 min: release %v, asked %d times", r, asked.Load())
 		}
 		stop()
 		<-done

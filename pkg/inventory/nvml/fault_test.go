@@ -155,7 +155,7 @@ func TestACallThatTheBoardDoesNotSupportIsNoProblem(t *testing.T) {
 	bare := got.GPUs[sick]
 	want := inventory.GPU{
 		PCI: m.addressOf(sick), UUID: m.UUIDs()[sick], Minor: sick, Index: sick, Fabric: bare.Fabric,
-		NVLink: bare.NVLink, NUMANode: bare.NUMANode, PCIeRoot: bare.PCIeRoot,
+		NVLink: bare.NVLink, NUMANode: bare.NUMANode, PCIeRoot: bare.PCIeRoot, PCIDevice: 0x2941, // sysfs has these
 	}
 	if diff := cmp.Diff(want, bare); diff != "" || bare.NVLink.PeersKnown || bare.NVLink.Links[0].Active {
 		t.Errorf("NVLink %+v, GPU (-want +got):\n%s", bare.NVLink, diff)

@@ -34,6 +34,9 @@ func described(t *testing.T, spec *nodefile.Node) []inventory.GPU {
 		if _, err := fmt.Sscanf(in.Board.ComputeCapability, "%d.%d", &g.ComputeMajor, &g.ComputeMinor); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := fmt.Sscanf(in.Board.PCIDevice[:6], "0x%x", &g.PCIDevice); err != nil {
+			t.Fatal(err)
+		}
 		if ecc {
 			g.ECCEnabled = &ecc
 		}
