@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -17,7 +18,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/agent"
+	"github.com/gpu-dra/driver/pkg/agent/apiserver"
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/uninstall"
 )
 
 // version is set by the linker.
@@ -61,7 +64,7 @@ func command(version string) *cobra.Command {
 	}
 	settings.AddFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
-	cmd.AddCommand(cleanupCommand(version))
+	cmd.AddCommand(cleanupCommand(version), checkUninstallCommand(version))
 	return cmd
 }
 
@@ -86,5 +89,31 @@ func cleanupCommand(version string) *cobra.Command {
 	}
 	settings.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&force, "force", force, "Also undo claims whose devices are in use.")
+	return cmd
+}
+
+// checkUninstallCommand is what the chart's hook runs before an uninstall.
+func checkUninstallCommand(version string) *cobra.Command {
+	settings := config.Default()
+	warnOnly, limit := false, 30*time.Second
+	cmd := &cobra.Command{
+		Use:   "check-uninstall",
+		Short: "Fails while claims use the driver on any node",
+		Long:  "Asks the API server which claims have devices of the driver and are in use, names them, and fails if there are any.\nIt changes nothing.",
+		Args:  cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := apiserver.NewClient(settings, version, &apiserver.Gate{})
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), limit)
+			defer cancel()
+			return uninstall.Tell(ctx, client.ResourceV1().ResourceClaims(""), settings.DriverName, warnOnly, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&settings.DriverName, "driver-name", settings.DriverName, "name of the driver whose claims are looked for")
+	cmd.Flags().StringVar(&settings.Kubeconfig, "kubeconfig", settings.Kubeconfig, "file with the API server's address and credentials; empty in a pod")
+	cmd.Flags().BoolVar(&warnOnly, "warn-only", warnOnly, "only print what was found")
+	cmd.Flags().DurationVar(&limit, "timeout", limit, "how long the API server may take")
 	return cmd
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -66,5 +68,24 @@ func TestWrongSettings(t *testing.T) {
 				t.Errorf("printed: %s", out)
 			}
 		})
+	}
+}
+
+// The check before an uninstall asks an API server, for as long as it was told to at most.
+func TestCheckUninstallWithoutAnAPIServer(t *testing.T) {
+	if _, err := run(t, "check-uninstall", "--kubeconfig=/does/not/exist"); err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
+		t.Errorf("%v", err)
+	}
+	config := filepath.Join(t.TempDir(), "config")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],` +
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{}}]}`
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := run(t, "check-uninstall", "--kubeconfig="+config, "--timeout=1ms"); err == nil || !strings.Contains(err.Error(), "--no-hooks") {
+		t.Errorf("%v", err)
+	}
+	if out, err := run(t, "check-uninstall", "--kubeconfig="+config, "--timeout=1ms", "--warn-only"); err != nil || !strings.Contains(out, "warning: it is not known") {
+		t.Errorf("%q, %v", out, err)
 	}
 }

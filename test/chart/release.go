@@ -3,7 +3,9 @@ package chart
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"helm.sh/helm/v4/pkg/action"
@@ -27,6 +29,8 @@ func Connect(kubeconfig, namespace string, wait time.Duration, log slog.Handler)
 		flags.KubeConfig = &kubeconfig
 	}
 	config := action.NewConfiguration(action.ConfigurationSetLogger(log))
+	// What a hook that fails has to say.
+	config.SetHookOutputFunc(func(_, _, _ string) io.Writer { return os.Stderr })
 	if err := config.Init(flags, namespace, "secrets"); err != nil {
 		return nil, fmt.Errorf("connect to the cluster of kubeconfig %q: %w", kubeconfig, err)
 	}

@@ -27,7 +27,7 @@ func remembering() *Cluster {
 	capabilities.KubeVersion = common.KubeVersion{Version: "v1.37.0", Major: "1", Minor: "37"}
 	config := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	config.Releases = storage.Init(driver.NewMemory())
-	config.KubeClient = &kubefake.PrintingKubeClient{Out: io.Discard}
+	config.KubeClient = &kubefake.PrintingKubeClient{Out: io.Discard, LogOutput: io.Discard}
 	config.Capabilities = capabilities
 	return &Cluster{config: config, wait: time.Minute}
 }

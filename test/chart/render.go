@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"helm.sh/helm/v4/pkg/action"
@@ -38,7 +39,9 @@ type Release struct {
 type Rendered struct {
 	// Manifest is a stream of YAML documents, each with a comment that names its template.
 	Manifest string
-	Notes    string
+	// Hooks is the like for objects that are only made at some moment, such as an uninstall.
+	Hooks string
+	Notes string
 }
 
 func (r Release) load() (*chartv2.Chart, map[string]any, error) {
@@ -76,7 +79,11 @@ func Render(ctx context.Context, r Release, kubeVersion string) (Rendered, error
 	if err != nil {
 		return Rendered{}, err
 	}
-	return Rendered{Manifest: done.Manifest, Notes: done.Info.Notes}, nil
+	var hooks strings.Builder
+	for _, h := range done.Hooks {
+		fmt.Fprintf(&hooks, "---\n# Source: %s\n%s\n", h.Path, h.Manifest)
+	}
+	return Rendered{Manifest: done.Manifest, Hooks: hooks.String(), Notes: done.Info.Notes}, nil
 }
 
 // narrow narrows Helm's result to the one kind of release that it makes of such charts.

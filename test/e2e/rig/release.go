@@ -34,6 +34,8 @@ func (r *Rig) values(version string, more Values) []string {
 		"devRoot":          filepath.Join(r.Mount(), "driver", "dev"),
 		"procRoot":         filepath.Join(r.Mount(), "proc"),
 		"sysRoot":          filepath.Join(r.Mount(), "sys"),
+		// The tests end their pods themselves, and the one node has no time for another pod.
+		"uninstallCheck.mode": "none",
 
 		"kubeletPlugin.containers.gpus.env[0].name":    "GPUSIM_ROOT",
 		"kubeletPlugin.containers.gpus.env[0].value":   writable,
