@@ -73,18 +73,9 @@ func (p *problem) nearest(ctx context.Context, c counted) string {
 	return ""
 }
 
+// changes are those that may help, from what time heals to what asks for something else.
 func (p *problem) changes(c counted) []change {
-	var out []change
-	for _, owner := range p.owners(c) {
-		out = append(out, change{"wait until claim " + owner.String() + " ends, or end it", p.without(owner)})
-	}
-	if owners := p.owners(c); len(owners) > 1 {
-		var names []string
-		for _, o := range owners {
-			names = append(names, o.Namespace+"/"+o.Claim)
-		}
-		out = append(out, change{"wait until claims " + distinct(names) + " end", p.without(owners...)})
-	}
+	out := p.waits(c)
 	if keys := p.taints(c); keys != "" {
 		out = append(out, change{"heal the devices with taints " + keys + ", or tolerate them in the request", p.untainted()})
 	}
@@ -101,6 +92,21 @@ func (p *problem) changes(c counted) []change {
 		}
 	}
 	return append(out, p.others(c)...)
+}
+
+// waits are the changes that come by themselves: owners of devices end, one of them or all.
+func (p *problem) waits(c counted) []change {
+	var out []change
+	var names []string
+	owners := p.owners(c)
+	for _, owner := range owners {
+		out = append(out, change{"wait until claim " + owner.String() + " ends, or end it", p.without(owner)})
+		names = append(names, owner.Namespace+"/"+owner.Claim)
+	}
+	if len(owners) > 1 {
+		out = append(out, change{"wait until claims " + distinct(names) + " end", p.without(owners...)})
+	}
+	return out
 }
 
 // others are changes that ask for something else.
