@@ -189,6 +189,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile)
 	a.firstScan(signal, serving)
 	a.takeOver(serving, a.catalog.View())
+	a.enterLost(serving)
 	if err := a.taintTaken(serving); err != nil {
 		return err
 	}

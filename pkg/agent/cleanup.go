@@ -47,6 +47,7 @@ func Cleanup(ctx context.Context, c *config.Config, version string, force bool) 
 		return err
 	}
 	a.firstScan(ctx, ctx)
+	a.enterLost(ctx)
 	if err := a.undoAll(ctx, force); err != nil {
 		return err
 	}

@@ -154,11 +154,11 @@ func cdiName(uid types.UID, d claims.Device) string {
 	return cdi.DeviceName(uid, d.Request, d.Device.Name(), d.ShareID)
 }
 
-// swapped compares the boards behind equal devices.
+// swapped compares the boards behind equal devices. A record made from a name has no board.
 func swapped(old, wanted *journal.Record) error {
 	for _, w := range wanted.Devices {
 		for _, o := range old.Devices {
-			if o.Name == w.Name && o.PCI == w.PCI && o.GPUUUID != w.GPUUUID {
+			if o.Name == w.Name && o.PCI == w.PCI && o.GPUUUID != "" && o.GPUUUID != w.GPUUUID {
 				return &SwappedError{Device: w.Name, PCI: w.PCI, Was: o.GPUUUID, Now: w.GPUUUID}
 			}
 		}

@@ -139,6 +139,29 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
+// A record that was made from a device's name knows no board: whatever is there now is the claim's.
+func TestRecordWithoutBoard(t *testing.T) {
+	n := newNode(t)
+	e := n.start(t)
+	c := claimOf("c1")
+	record := &journal.Record{Namespace: c.Namespace, Name: c.Name, UID: c.UID, State: journal.StateStarted, BootID: e.BootID, Devices: []journal.Device{
+		{Request: "r0", Pool: "node", Name: gpu(1).Name(), Kind: "gpu", PCI: gpu(1).Identity().PCI},
+	}}
+	if adopted, err := e.Adopt(t.Context(), record); err != nil || !adopted {
+		t.Fatal(adopted, err)
+	}
+	held := new(HeldError)
+	if _, err := e.Prepare(t.Context(), plan("c2", gpu(1))); !errors.As(err, &held) || held.Holder != c {
+		t.Fatal(err)
+	}
+	prepareOK(t, e, plan("c1", gpu(1)))
+	if r, err := n.store(t).Load("c1"); err != nil || r.Devices[0].GPUUUID != "GPU-1" {
+		t.Errorf("record %+v %v", r, err)
+	}
+	unprepareOK(t, e, "c1")
+	n.clean(t)
+}
+
 // unlisted is a journal that finds nothing at the start.
 type unlisted struct{ *journal.Store }
 

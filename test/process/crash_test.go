@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpu-dra/driver/test/gpusim"
 	"github.com/gpu-dra/driver/test/kubelet"
 	"github.com/gpu-dra/driver/test/process"
 	"github.com/gpu-dra/driver/test/process/tracer"
@@ -25,6 +27,8 @@ type cell struct {
 	bed          *process.Bed
 	gpus         []int
 	claim, other kubelet.Claim
+	// held is what a refusal of the second claim says beside the first one's name.
+	held string
 }
 
 // way is what happens after the process was killed: before it starts again, and after.
@@ -37,7 +41,7 @@ type way struct {
 func ways() []way {
 	again := func(c cell) {
 		prepare(c, c.bed, c.claim, c.gpus...)
-		refused(c, c.bed, c.other, "is still prepared for claim default/"+c.claim.Name, string(c.claim.UID))
+		refused(c, c.bed, c.other, c.held, "default/"+c.claim.Name)
 		unprepare(c, c.bed, c.claim)
 	}
 	reboot := func(c cell) {
@@ -98,12 +102,39 @@ func TestCrashMatrix(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d devices", name, len(gpus)), func(t *testing.T) {
 				t.Parallel()
 				b := process.New(t, "hgx-h100-8")
-				m := &matrix{T: t, bed: b, gpus: gpus, call: call, prepared: name == "unprepare"}
+				m := &matrix{T: t, bed: b, gpus: gpus, call: call, prepared: name == "unprepare", held: "is still prepared for claim", every: len(gpus) == 1}
 				m.run()
 			})
 		}
 	}
 }
+
+// TestCrashMatrixOfSharing does the same for a whole GPU with a time slice, and for a share with one,
+// whose neighbour wants another. Each point meets one way, in turn.
+func TestCrashMatrixOfSharing(t *testing.T) {
+	for kind, m := range map[string]matrix{
+		"time slice": {
+			held: "is still prepared for claim",
+			with: []change{interval("Long")}, otherWith: []change{interval("Medium")},
+		},
+		"share": {
+			held: `"Long"`, settings: []process.Setting{process.Flag("shared-devices", `[{"enforcement":"none","replicas":4,"devices":{"indices":[3]}}]`)},
+			with: []change{share("0"), interval("Long")}, otherWith: []change{share("0"), interval("Medium")},
+		},
+	} {
+		for name, call := range calls() {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				m := m
+				m.T, m.bed, m.gpus, m.call, m.prepared = t, process.New(t, "hgx-h100-8"), []int{3}, call, name == "unprepare"
+				m.run()
+			})
+		}
+	}
+}
+
+// change makes of a claim of whole GPUs another one.
+type change = func(*resourceapi.ResourceClaim)
 
 type matrix struct {
 	*testing.T
@@ -113,12 +144,21 @@ type matrix struct {
 	call   func(b *process.Bed, c kubelet.Claim) error
 	// prepared: the claim is before the call.
 	prepared bool
-	rows     int
+	// every: each point meets every way.
+	every bool
+	// held is what a refusal of the second claim says beside the first one's name.
+	held string
+	// with and otherWith make the two claims what they are.
+	with, otherWith []change
+	settings        []process.Setting
+	rows            int
 }
 
 func (m *matrix) start() {
-	m.plugin = m.bed.Start(process.Flag("holder-wait", "1ms"), process.Flag("rescan-interval", "1h"),
-		process.Flag("orphan-grace", "0s"), process.Flag("reconcile-interval", "1s"))
+	m.plugin = m.bed.Start(append([]process.Setting{
+		process.Flag("holder-wait", "1ms"), process.Flag("rescan-interval", "1h"),
+		process.Flag("orphan-grace", "0s"), process.Flag("reconcile-interval", "1s"),
+	}, m.settings...)...)
 }
 
 func (m *matrix) run() {
@@ -127,7 +167,7 @@ func (m *matrix) run() {
 	for last := false; !last; {
 		points++
 		for i, w := range ways() {
-			if len(m.gpus) > 1 && i != points%len(ways()) && !last {
+			if !m.every && i != points%len(ways()) && !last {
 				continue
 			}
 			last = !m.row(points, w)
@@ -151,9 +191,9 @@ func (m *matrix) run() {
 // the process was killed after its answer.
 func (m *matrix) row(point int, w way) (hit bool) {
 	m.rows++
-	c := cell{T: m.T, bed: m.bed, gpus: m.gpus}
-	c.claim = m.bed.Allocated(fmt.Sprintf("c%d", m.rows), m.gpus)
-	c.other = m.bed.Allocated("other", m.gpus[:1])
+	c := cell{T: m.T, bed: m.bed, gpus: m.gpus, held: m.held}
+	c.claim = m.bed.Allocated(fmt.Sprintf("c%d", m.rows), m.gpus, m.with...)
+	c.other = m.bed.Allocated("other", m.gpus[:1], m.otherWith...)
 	if m.prepared {
 		prepare(m, m.bed, c.claim, m.gpus...)
 	}
@@ -175,6 +215,7 @@ func (m *matrix) row(point int, w way) (hit bool) {
 	prepare(m, m.bed, c.other, m.gpus[0])
 	unprepare(m, m.bed, c.other)
 	cleanButTemporary(m, m.bed)
+	sliced(m, m.bed, m.gpus[0], gpusim.TimeSliceDefault)
 	if m.Failed() {
 		m.Errorf("this was point %d, %s, way %q", point, at, w.name)
 	}
