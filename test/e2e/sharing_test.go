@@ -9,27 +9,44 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-dra/driver/test/e2e/rig"
 	"github.com/gpu-dra/driver/test/gpusim"
 )
 
-// TestSharing has claims of whole GPUs ask for ways of sharing them. The cases run side by side,
-// each on a node of its own.
+// TestSharing has claims of whole GPUs ask for ways of sharing them, and pods of the time of the
+// device plugin share two GPUs as its configuration file says. The cases run side by side, each
+// on a node of its own.
 func TestSharing(t *testing.T) {
 	s := begin(t)
 	values := maps.Clone(s.values)
 	values["sharing.mps.enabled"], values["sharing.mps.shmSize"] = "true", "16m"
+	values["sharing.devicePluginConfig"] = fmt.Sprintf(`version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      replicas: %d
+      devices:
+      - %s
+      - %s
+`, replicas, s.gpu(cube, 0), s.gpu(cube, 1))
+	values["sharing.failRequestsGreaterThanOne"] = "true"
+	values["deviceClasses.extendedResourceName"], values["deviceClasses.sharedExtendedResourceName"] = "", extended
 	s.must(s.Upgrade(s.Context(), version, values))
 	s.Cleanup(func() {
 		if err := s.Upgrade(context.WithoutCancel(s.Context()), version, s.values); err != nil {
 			s.Errorf("end of the test: %v", err)
 		}
 	})
-	for name, test := range map[string]func(*scene){"MPS": sharedByMPS, "time slices": timeSliced} {
+	for name, test := range map[string]func(*scene){
+		"MPS": sharedByMPS, "time slices": timeSliced, "device plugin config": replicated,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(begin(t))
@@ -143,4 +160,49 @@ func timeSliced(s *scene) {
 	s.tries("slices", 1000, "compute_mode=0", "mps=none", "total=1000")
 	s.remove("slices")
 	s.shares(bridges, 1, gpusim.Sharing{})
+}
+
+const (
+	// extended is the resource that pods of the time of the device plugin ask for.
+	extended = "nvidia.com/gpu"
+	// replicas is in how many parts each of two GPUs is given out.
+	replicas = 4
+)
+
+// asking makes a pod from the time of the device plugin.
+func asking(name, count string) *corev1.Pod {
+	pod := plainPod(name, cube)
+	pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{extended: resource.MustParse(count)}
+	return pod
+}
+
+// replicated has as many pods as there are replicas ask for one GPU each: the two GPUs of the
+// configuration file hold the same number of them, one more has to wait for one to end, and a pod
+// that asks for two is refused.
+func replicated(s *scene) {
+	var objects rig.Objects
+	for i := range 2 * replicas {
+		objects = append(objects, asking(fmt.Sprintf("replica-%d", i), "1"))
+	}
+	names := s.create(objects)
+	holders := map[string]int{}
+	for _, pod := range s.running(names...) {
+		for _, gpu := range s.given(pod) {
+			holders[gpu.UUID]++
+		}
+	}
+	if diff := cmp.Diff(map[string]int{s.gpu(cube, 0): replicas, s.gpu(cube, 1): replicas}, holders); diff != "" {
+		s.Errorf("pods by GPU (-want +got):\n%s", diff)
+	}
+	s.holds(s.getPod(names[0]), 1)
+	s.create(rig.Objects{asking("more", "1")})
+	s.pending("more")
+	s.remove(names[0])
+	s.holds(s.running("more")[0], 1)
+
+	two := asking("two", "2")
+	_, err := s.client.CoreV1().Pods(s.namespace).Create(s.Context(), two, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil || !strings.Contains(err.Error(), extended) {
+		s.Errorf("a pod that asks for two shares: %v, want it refused", err)
+	}
 }
