@@ -187,6 +187,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	}
 	a.leavings().RemoveStaleSockets(serving)
 	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile)
+	a.learnRelease(signal)
 	a.firstScan(signal, serving)
 	a.takeOver(serving, a.catalog.View())
 	a.enterLost(serving)

@@ -68,7 +68,7 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
 func (a *Agent) conditions(s inventory.Snapshot) offer.Conditions {
-	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints()}
+	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints(), WithheldShares: a.withheldShares()}
 	a.layoutConditions(s, &out)
 	if a.health != nil {
 		out.Taints = append(out.Taints, taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict))

@@ -4,6 +4,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpu-dra/driver/pkg/pci"
 )
 
 // Enforcement says who keeps the sharers of a device to their part of its memory. It is
@@ -81,6 +83,38 @@ func Share(devices []Device, of func(Device) *Sharing) ([]Device, []Omission) {
 		}
 	}
 	return out, omissions
+}
+
+// WithholdShares leaves out the devices that are given out in shares and exclude other devices,
+// and says so once for each GPU, which can have dozens of them. Its other devices stay.
+func WithholdShares(devices []Device, why string) ([]Device, []Omission) {
+	var out []Device
+	var omissions []Omission
+	told := map[pci.Address]bool{}
+	for _, d := range devices {
+		if SharingOf(d) == nil || !excludes(d) {
+			out = append(out, d)
+			continue
+		}
+		if at := d.Identity().PCI; !told[at] {
+			told[at] = true
+			omissions = append(omissions, Omission{Device: d.Name(), Reason: "like all that is shared of its GPU: " + why})
+		}
+	}
+	return out, omissions
+}
+
+// excludes tells whether who has the device keeps others from being given out: whether it
+// consumes from counters.
+func excludes(d Device) bool {
+	switch d := d.(type) {
+	case MIG:
+		return true
+	case GPU:
+		return d.counters != nil
+	default:
+		return false
+	}
 }
 
 // beforeVolta tells whether the device is surely too old for limits of MPS clients.

@@ -52,6 +52,8 @@ type Conditions struct {
 	Layouts layout.Layouts
 	// LayoutsHeld is why no GPU is laid out now; nil where layouts are applied.
 	LayoutsHeld error
+	// WithheldShares is why devices that exclude others are not offered in shares; "" offers them.
+	WithheldShares string
 }
 
 // Offer is what the node offers.
@@ -69,7 +71,12 @@ type Offer struct {
 func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignment, conditions Conditions) Offer {
 	in, omissions, withheld := s.devices(snapshot, assignment, conditions)
 	devices, unshared := device.Share(in.Devices, shares.Of(s.Shares, snapshot))
-	in.Devices, omissions = devices, append(omissions, unshared...)
+	omissions = append(omissions, unshared...)
+	if why := conditions.WithheldShares; why != "" {
+		devices, unshared = device.WithholdShares(devices, why)
+		omissions = append(omissions, unshared...)
+	}
+	in.Devices = devices
 	in.Vocabulary, in.Layout, in.Taints = s.Vocabulary, conditions.Layout, conditions.of(in.Devices)
 	built := slices.Build(in)
 	return Offer{

@@ -208,3 +208,52 @@ func TestLayouts(t *testing.T) {
 		})
 	}
 }
+
+// Where shares of what excludes others are withheld, devices that nobody shares stay, those of the
+// same GPU too, and so do shares of GPUs that are not cut.
+func TestWithheldShares(t *testing.T) {
+	snapshot := migtest.Snapshot(t, "hgx-h100-8")
+	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
+	for name, tt := range map[string]struct {
+		declared   string
+		partitions bool
+		why        string
+		// shared and whole count the offered devices.
+		shared, whole int
+	}{
+		"no reason":           {"[{enforcement: none, devices: {indices: [0]}}]", true, "", 1, 207},
+		"GPUs that are cut":   {"[{enforcement: none, devices: {indices: [0]}}]", true, "too early", 0, 207},
+		"partitions":          {"[{enforcement: none, devices: {indices: [0], profiles: ['*']}}]", true, "too early", 0, 183},
+		"GPUs that are not":   {"[{enforcement: none, devices: {indices: [0]}}]", false, "too early", 1, 7},
+		"nothing is declared": {"", true, "too early", 0, 208},
+	} {
+		t.Run(name, func(t *testing.T) {
+			declared, err := shares.Parse(tt.declared)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := offer.Settings{Pool: "node-1", Partitions: tt.partitions, Shares: declared}
+			before := len(all.Make(snapshot, assignment, offer.Conditions{}).Devices)
+			made := all.Make(snapshot, assignment, offer.Conditions{WithheldShares: tt.why})
+			shared, whole := 0, 0
+			for _, d := range published(made) {
+				if d.AllowMultipleAllocations != nil {
+					shared++
+				} else {
+					whole++
+				}
+			}
+			if shared != tt.shared || whole != tt.whole || len(made.Devices) != shared+whole {
+				t.Errorf("%d shared and %d whole devices of %d, want %d and %d", shared, whole, len(made.Devices), tt.shared, tt.whole)
+			}
+			if said := len(made.Omissions) == 1; said != (tt.shared+tt.whole < before) {
+				t.Errorf("%d of %d devices are offered, omissions %+v", len(made.Devices), before, made.Omissions)
+			}
+			for _, o := range made.Omissions {
+				if o.Device == "" || !strings.HasSuffix(o.Reason, tt.why) {
+					t.Errorf("omission %+v", o)
+				}
+			}
+		})
+	}
+}

@@ -83,7 +83,11 @@ func (r *Reporter) ClaimNoticed(ctx context.Context, claim claims.Ref, notices [
 func (r *Reporter) Omitted(ctx context.Context, omissions []device.Omission) {
 	current := map[string]string{}
 	for _, o := range omissions {
-		current[o.Device+"/"+o.Name] = fmt.Sprintf("Device %s: %s %q is not published: %s", o.Device, o.Name, o.Value, o.Reason)
+		what := "Device " + o.Device
+		if o.Name != "" {
+			what = fmt.Sprintf("%s: %s %q", what, o.Name, o.Value)
+		}
+		current[o.Device+"/"+o.Name] = fmt.Sprintf("%s is not published: %s", what, o.Reason)
 	}
 	fresh := r.lasting(ctx, ValueOmitted, current)
 	r.meter.Omitted(fresh)

@@ -112,6 +112,21 @@ func TestAConditionIsToldOnceAndAgainWhenItChangesOrReturns(t *testing.T) {
 	}
 }
 
+// What is left out may be an attribute, or all of a device.
+func TestOmittedNamesWhatIsLeftOut(t *testing.T) {
+	r, events, _ := newReporter()
+	r.Omitted(t.Context(), []device.Omission{{Device: "d", Name: "productName", Value: "x", Reason: "too long"}})
+	r.Omitted(t.Context(), []device.Omission{{Device: "e", Reason: "too early"}})
+	var notes []string
+	for _, e := range events.take() {
+		notes = append(notes, e.Note)
+	}
+	want := []string{`Device d: productName "x" is not published: too long`, "Device e is not published: too early"}
+	if diff := cmp.Diff(want, notes); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
+	}
+}
+
 func TestReasonsDoNotForgetEachOther(t *testing.T) {
 	r, events, m := newReporter()
 	r.Omitted(t.Context(), []device.Omission{{Device: "d", Name: "productName", Value: "x", Reason: "too long"}})

@@ -2,9 +2,16 @@ package mig_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/gpu-dra/driver/test/gpusim"
+	"github.com/gpu-dra/driver/test/gpusim/nodefile"
+	"github.com/gpu-dra/driver/test/process"
 )
 
 // laid fails unless the pool is whole and in one layout: every slice of one generation, counters
@@ -46,4 +53,54 @@ func TestReleases(t *testing.T) {
 	}
 	b.unprepare(held)
 	b.untouched()
+}
+
+// Schedulers before Kubernetes 1.37 do not see that a partition that is shared excludes others: to
+// them it is not offered, with an Event; after an update of the cluster it is.
+func TestSharesNeedRelease(t *testing.T) {
+	b := newBed(t, "a30-4", gpusim.WithFile(func(f *nodefile.File) { f.MIG = &nodefile.MIG{Enabled: true} }))
+	shared := func() int {
+		n := 0
+		for _, s := range b.published() {
+			for _, d := range s.Spec.Devices {
+				if d.AllowMultipleAllocations != nil {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	declared := process.Flag("shared-devices", `[{"enforcement":"none","replicas":2,"devices":{"indices":[0],"profiles":["1g.6gb"]}}]`)
+	b.API.SetVersion("v1.36.1")
+	p := b.start(declared)
+	b.Eventually("the other devices", func() error {
+		if names := b.names(0); !slices.Contains(names, "2g-12gb-0") {
+			return fmt.Errorf("published are %v", names)
+		}
+		return nil
+	})
+	b.Eventually("the Event", func() error {
+		events, err := b.Client.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.Reason == "ValueOmitted" && strings.Contains(e.Note, "need Kubernetes 1.37 (this is 1.36.1)") {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %d", len(events.Items))
+	})
+	if n := shared(); n != 0 {
+		t.Errorf("%d shared partitions are offered to 1.36", n)
+	}
+	p.Terminate()
+	b.API.SetVersion("v1.37.0")
+	b.start(declared)
+	b.Eventually("the four small partitions in shares", func() error {
+		if n := shared(); n != 4 {
+			return fmt.Errorf("%d are offered", n)
+		}
+		return nil
+	})
 }
