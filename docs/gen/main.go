@@ -33,6 +33,7 @@ func pages() []page {
 		{"flags.md", func(string) (string, error) { return flagsPage(), nil }},
 		{"metrics.md", func(string) (string, error) { return metricsPage() }},
 		{"events.md", func(string) (string, error) { return eventsPage(), nil }},
+		{"health.md", func(string) (string, error) { return healthPage() }},
 		{"config.md", configPage},
 		{"kubectl-gpu.md", func(string) (string, error) { return commandsPage(), nil }},
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/health/taints"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/report"
 )
@@ -123,6 +125,30 @@ func labels(f *dto.MetricFamily) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+func healthPage() (string, error) {
+	table, err := health.Builtin()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(head("Faults and taints",
+		"What the driver takes for a fault of a GPU, and how it taints devices. Keys have the driver's name before them. See\n"+
+			"[Health of GPUs](../health.md) for what the words mean and how to change the table."))
+	b.WriteString("## Taints\n\n| key | value | meaning |\n| --- | --- | --- |\n")
+	for _, t := range taints.Describe() {
+		fmt.Fprintf(&b, "| `gpu.nvidia.com/%s` | %s | %s |\n", t.Key, t.Value, t.Means)
+	}
+	b.WriteString("\n## Faults\n\n| fault | severity | ends when | counts for | meaning | what to do | source |\n| --- | --- | --- | --- | --- | --- | --- |\n")
+	for _, r := range table.Rows() {
+		of := "the instance that the driver names, else the GPU"
+		if r.Whole || !strings.Contains(r.Of, "XID") {
+			of = "the GPU"
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s | %s |\n", r.Of, r.Severity, r.Until, of, sentence(r.Means), sentence(r.Do), r.Source)
+	}
+	return b.String(), nil
 }
 
 func eventsPage() string {

@@ -62,8 +62,8 @@ func TestForceDelete(t *testing.T) {
 	s.noFailedPrepare()
 }
 
-// TestGPULost takes a GPU off the bus while the plugin runs: that device leaves, whoever uses the
-// others does not notice, who used it can end, and it returns when it answers again.
+// TestGPULost takes a GPU off the bus while the plugin runs: that device is tainted, whoever uses the
+// others does not notice, who used it can end, and it is offered again when it answers again.
 func TestGPULost(t *testing.T) {
 	s := begin(t)
 	machine, err := s.Machine(t.Context(), islands)
@@ -80,27 +80,28 @@ func TestGPULost(t *testing.T) {
 	plugin := s.plugin(islands)
 	number := slices.Index(machine.UUIDs(), lost[0].UUID)
 	s.must(machine.LoseGPU(number))
-	published := func(want bool) {
+	offered := func(want bool) {
 		t.Helper()
-		s.must(rig.Wait(t.Context(), 30*time.Second, fmt.Sprintf("GPU %s is published: %t", lost[0].Device, want), func(ctx context.Context) (string, error) {
+		s.must(rig.Wait(t.Context(), 2*time.Minute, fmt.Sprintf("GPU %s is offered: %t", lost[0].Device, want), func(ctx context.Context) (string, error) {
 			gpus, err := rig.GPUs(ctx, s.client)
 			gpus = slices.DeleteFunc(gpus, func(g rig.GPU) bool { return g.Node != cluster.NodeName(islands) })
-			is := slices.ContainsFunc(gpus, func(g rig.GPU) bool { return g.UUID == lost[0].UUID })
-			if err != nil || is == want && len(gpus) >= 7 {
+			is := slices.ContainsFunc(gpus, func(g rig.GPU) bool { return g.UUID == lost[0].UUID && len(g.Taints) == 0 })
+			if err != nil || is == want && len(gpus) == 8 {
 				return "", err
 			}
-			return fmt.Sprintf("%d GPUs are published", len(gpus)), nil
+			return fmt.Sprintf("%d GPUs are published, or it is not as it should be", len(gpus)), nil
 		}))
 	}
-	published(false)
+	offered(false)
 	s.nodeEvent("GPUUnusable", lost[0].PCI)
+	s.nodeEvent("GPUSick", lost[0].PCI)
 	s.undisturbed(user, 2)
 	s.start("meanwhile", islands, request{count: 5})
 	s.create(newPod("too-many", islands, request{}))
 	s.unallocatable("too-many")
 	s.remove(victim.Name)
 	s.must(machine.HealGPU(number))
-	published(true)
+	offered(true)
 	back := s.holds(s.running("too-many")[0], 1)
 	if diff := cmp.Diff(lost[0].Device, back[0].Device); diff != "" {
 		t.Errorf("device that came back (-before +after):\n%s", diff)

@@ -31,6 +31,8 @@ type GPU struct {
 	// NUMA is -1 where the device has none.
 	NUMA   int64
 	Memory resource.Quantity
+	// Taints are the device's, as "key=value:effect".
+	Taints []string
 	// Claim and Request are set by Given.
 	Claim, Request string
 	Admin          bool
@@ -107,8 +109,13 @@ func read(pool string, d resourceapi.Device) GPU {
 		}
 		return otherwise
 	}
+	var taints []string
+	for _, t := range d.Taints {
+		taints = append(taints, fmt.Sprintf("%s=%s:%s", t.Key, t.Value, t.Effect))
+	}
 	return GPU{
-		Node: pool, Device: d.Name, Profile: text("profile"), Parent: text("parentUUID"), Start: number("migPlacementStart", 0),
+		Taints: taints,
+		Node:   pool, Device: d.Name, Profile: text("profile"), Parent: text("parentUUID"), Start: number("migPlacementStart", 0),
 		UUID: text("uuid"), Product: text("productName"), Capability: text("cudaComputeCapability"),
 		Domain: text("nvlinkDomain"), DomainSize: number("nvlinkDomainSize", 0),
 		PCI: text("resource.kubernetes.io/pciBusID"), Root: text("resource.kubernetes.io/pcieRoot"),
