@@ -54,6 +54,9 @@ func (a *Agent) build(ctx context.Context) error {
 	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}
+	if a.journal, err = journal.Open(a.stateDir(claimsDir)); err != nil {
+		return fmt.Errorf("directory of claim records: %w", err)
+	}
 	if err := a.buildHealth(boot); err != nil {
 		return err
 	}
@@ -88,10 +91,6 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 		return fmt.Errorf("--cdi-dir: %w", err)
 	}
 	a.specs = dir
-	a.journal, err = journal.Open(a.stateDir(claimsDir))
-	if err != nil {
-		return fmt.Errorf("directory of claim records: %w", err)
-	}
 	a.metrics.CountClaims(a.journal.Count)
 	a.base = cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},

@@ -7,17 +7,21 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
+	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
+	"github.com/gpu-dra/driver/pkg/health/owners"
 	"github.com/gpu-dra/driver/pkg/health/taints"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/pci"
+	"github.com/gpu-dra/driver/pkg/report"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -38,12 +42,19 @@ func (a *Agent) buildHealth(boot string) error {
 	}
 	timing := health.DefaultTiming()
 	timing.Hold = a.config.HealthHoldDown
+	teller := owners.Teller{
+		Records: a.journal, Reporter: a.reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return a.health.Verdict(at, p) },
+		Devices: a.allDevices, Pods: a.podsOf,
+	}
 	a.health = monitor.New(monitor.Config{
 		Rules:  health.Rules{Table: table, Timing: timing},
 		Source: vitals.Reader{Lender: a.library}, Partitions: a.library,
 		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
 		Reporter: a.reporter, Interval: a.config.HealthInterval,
-		Changed: func(ctx context.Context) { a.catalog.Rederive(ctx) },
+		Changed: func(ctx context.Context) {
+			a.catalog.Rederive(ctx)
+			go teller.Tell(ctx)
+		},
 		// What goes wrong shows at the next regular look.
 		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },
 	})
@@ -105,6 +116,34 @@ func (a *Agent) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
 
 // Changes implements kubeletplugin.HealthSource.
 func (a *Agent) Changes() <-chan struct{} { return a.health.Changes() }
+
+// allDevices are all published devices, by name.
+func (a *Agent) allDevices() map[string]device.Device {
+	out := map[string]device.Device{}
+	if offered := a.offered.Load(); offered != nil {
+		for _, d := range *offered {
+			out[d.Name()] = d
+		}
+	}
+	return out
+}
+
+// podsOf are the pods that use a claim; none while the API server cannot be asked.
+func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) []report.Pod {
+	ctx, cancel := context.WithTimeout(ctx, apiLimit)
+	defer cancel()
+	found, err := a.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	if err != nil || found.UID != claim.UID {
+		return nil
+	}
+	var pods []report.Pod
+	for _, r := range found.Status.ReservedFor {
+		if r.Resource == "pods" {
+			pods = append(pods, report.Pod{Namespace: claim.Namespace, Name: r.Name, UID: r.UID})
+		}
+	}
+	return pods
+}
 
 // Held implements monitor.Holders.
 func (a *Agent) Held(at pci.Address) bool {

@@ -55,6 +55,7 @@ func TestGPULostAndHealed(t *testing.T) {
 	tainted(t, b, map[int][]string{2: {"gpu-lost=:NoSchedule"}})
 	published(t, b, all(8)...)
 	event(t, b, "GPUUnusable", b.Node.Spec().GPUs[2].PCI.String())
+	event(t, b, "DeviceSick", b.Device(2))
 	for name, domain := range domains(pool(t, b)) {
 		if name == b.Device(2) {
 			if domain != "" {
