@@ -59,8 +59,8 @@ func (a *Agent) taintTaken(ctx context.Context) error {
 		return err
 	}
 	taken := takeover.TakenBy(records)
-	name := func(d journal.Device) string { return d.Name }
-	if before := a.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.Equal(names(*before, name), names(taken, name)) {
+	same := func(x, y journal.Device) bool { return x.Name == y.Name }
+	if before := a.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.EqualFunc(*before, taken, same) {
 		a.catalog.Rederive(ctx)
 	}
 	return nil
@@ -72,14 +72,6 @@ func (a *Agent) takenTaints() []offer.Tainter {
 		return []offer.Tainter{taken.Taint(a.config.DriverName)}
 	}
 	return nil
-}
-
-func names[T any](list []T, name func(T) string) []string {
-	out := make([]string, 0, len(list))
-	for _, item := range list {
-		out = append(out, name(item))
-	}
-	return out
 }
 
 // planner understands the former driver's names for devices.

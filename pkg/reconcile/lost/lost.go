@@ -1,6 +1,6 @@
 // Package lost finds who owns devices when a claim's record is gone and nothing else knows of it: from
 // the names in the CDI specs, which a record outlives. It is for the agent, before the plugin serves. It
-// must not enter what it found, nor ask the API server.
+// must not ask the API server, nor know how a record is entered.
 package lost
 
 import (

@@ -1,6 +1,8 @@
 package lost_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +117,36 @@ func TestRecordRefuses(t *testing.T) {
 		if r, err := (lost.Spec{Claim: uid, Devices: devices}).Record("node", "boot", nil, time.Time{}); err == nil {
 			t.Errorf("%s: %+v", name, r)
 		}
+	}
+}
+
+// Claims with a record, also a bad one, are left alone, and one that cannot be entered keeps no other
+// from it.
+func TestEnter(t *testing.T) {
+	dir := lost.Dir{Path: t.TempDir(), Driver: driver, Pool: "node", BootID: "boot"}
+	for _, claim := range []types.UID{"a", "bad", "fails", "good", "z"} {
+		put(t, dir.Path, driver+"-claim_"+string(claim)+".json", `{"devices":[{"name":"`+cdi.DeviceName(claim, "r", "gpu-0000-1a-00-0", nil)+`"}]}`)
+	}
+	put(t, dir.Path, driver+"-claim_foreign.json", `{"devices":[{"name":"foreign"}]}`)
+	var entered []types.UID
+	adopt := func(_ context.Context, r *journal.Record) (bool, error) {
+		if r.UID == "fails" {
+			return false, errors.New("disk full")
+		}
+		entered = append(entered, r.UID)
+		return true, nil
+	}
+	list := func() ([]*journal.Record, []journal.Bad, error) {
+		return []*journal.Record{{UID: "good"}}, []journal.Bad{{UID: "bad"}}, nil
+	}
+	dir.Enter(t.Context(), list, adopt, nil)
+	if diff := cmp.Diff([]types.UID{"a", "z"}, entered); diff != "" {
+		t.Errorf("entered (-want +got):\n%s", diff)
+	}
+	entered = nil
+	dir.Enter(t.Context(), func() ([]*journal.Record, []journal.Bad, error) { return nil, nil, errors.New("unreadable") }, adopt, nil)
+	if len(entered) > 0 {
+		t.Errorf("entered %q without knowing the records", entered)
 	}
 }
 
