@@ -277,7 +277,7 @@ func TestMessages(t *testing.T) {
 		"this release does not know how; another release wrote the record":                 "pkg/prepare/steps.go",
 		" now (there are: ":                                                                "pkg/claims/errors.go",
 		"the claim is not allocated: it was released, or the scheduler is":                 "pkg/claims/errors.go",
-		"but it is switched off on this node":                            "pkg/claims/errors.go",
+		"but it is switched off on this node":                                              "pkg/claims/errors.go",
 		"the config of ":                                                                   "pkg/claims/config.go",
 		"has no driver: /proc/devices lists none of ":                                      "pkg/cdi/node.go",
 		"nvidia-modprobe -u -c=0 -m":                                                       "pkg/cdi/node.go",

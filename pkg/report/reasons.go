@@ -1,5 +1,7 @@
 package report
 
+import "slices"
+
 // Reason is the machine-readable reason of an Event. Reasons are part of the driver's
 // interface: alerts match on them, so they are never renamed.
 type Reason string
@@ -39,7 +41,11 @@ type Description struct {
 
 // Descriptions lists every reason in the order of the reference page.
 func Descriptions() []Description {
-	return append([]Description{
+	return slices.Concat(ofClaimsAndDriver(), ofPartitions(), ofRecords(), healthDescriptions())
+}
+
+func ofClaimsAndDriver() []Description {
+	return []Description{
 		{
 			PrepareFailed, "ResourceClaim", "The claim's devices could not be prepared; the note says why.",
 			"The kubelet tries again after 60 to 90 seconds. Follow the note: it names the field, the device or the claim that is in the way.",
@@ -76,6 +82,12 @@ func Descriptions() []Description {
 			SlicesRefused, "Node", "The API server does not hold what the node wants to publish.",
 			"The note has the API server's words: an RBAC rule or admission policy that denies, or a feature gate that drops fields.",
 		},
+	}
+}
+
+// ofPartitions are about MPS and MIG.
+func ofPartitions() []Description {
+	return []Description{
 		{
 			MPSDaemonDown, "Node", "An MPS control daemon that claims use does not serve, or its supervisor does not answer.",
 			"It is started again by itself. The note has the reason and the end of the daemon's log; without a supervisor, look at the pod of the MPS DaemonSet on the node.",
@@ -104,6 +116,12 @@ func Descriptions() []Description {
 			MIGLayoutRefused, "Node", "No declared MIG layout is applied on this node: the file or its configuration cannot be used, or another tool acts on the same labels.",
 			"Follow the note: correct the file or the label, or switch the other tool off on this node and remove the label nvidia.com/mig.config.state.",
 		},
+	}
+}
+
+// ofRecords are about what claims leave.
+func ofRecords() []Description {
+	return []Description{
 		{
 			RecordQuarantined, "Node", "A claim's record could not be read and was set aside.",
 			"Keep the file for a report. Pods that run are not affected.",
@@ -120,7 +138,7 @@ func Descriptions() []Description {
 			LeftoverRemoved, "Node", "A file or partition of this driver was removed, since no claim's record accounts for it.",
 			"Nothing. It was left by a process that was killed, or by a record that was lost.",
 		},
-	}, healthDescriptions()...)
+	}
 }
 
 // action is the Event's action: what the driver was doing.
