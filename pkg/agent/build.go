@@ -3,20 +3,15 @@ package agent
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"runtime/debug"
-	"strings"
 	"time"
 
-	"github.com/NVIDIA/nvidia-container-toolkit/pkg/nvcdi"
 	"k8s.io/klog/v2"
-	"tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cdi/hook"
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
+	"github.com/gpu-dra/driver/pkg/cdi/nvidia/lent"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
@@ -46,7 +41,7 @@ func (a *Agent) build(ctx context.Context) error {
 	}
 	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: vitals.Calls()})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
-	boot, err := bootID(c.ProcRoot)
+	boot, err := sysfs.BootID(c.ProcRoot)
 	if err != nil {
 		return err
 	}
@@ -92,7 +87,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 	}
 	a.specs = dir
 	a.metrics.CountClaims(a.journal.Count)
-	a.base = cdi.NewBase(dir, &commonEdits{library: a.library, config: nvidia.Config{
+	a.base = cdi.NewBase(dir, &lent.Source{Library: a.library, Config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
 		HookPath:      hookPath,
 		DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
@@ -127,30 +122,6 @@ func derive(settings offer.Settings, conditions func(inventory.Snapshot) offer.C
 	}
 }
 
-// commonEdits lends the process's one NVML library to the toolkit for the time of a call.
-type commonEdits struct {
-	library *nvml.Library
-	config  nvidia.Config
-}
-
-// Fingerprint implements cdi.CommonSource.
-func (c *commonEdits) Fingerprint() (string, error) { return nvidia.New(c.config).Fingerprint() }
-
-// CommonEdits implements cdi.CommonSource.
-func (c *commonEdits) CommonEdits(ctx context.Context) (edits *specs.ContainerEdits, err error) {
-	err = c.library.Use(ctx, "common CDI edits", func(api nvml.API) error {
-		config := c.config
-		config.Library = nvcdi.WithNvmlLib(api)
-		found, err := nvidia.New(config).CommonEdits(ctx)
-		edits = found
-		return err
-	})
-	// The toolkit reads the symbols of every driver library: tens of megabytes of garbage, once
-	// in the life of a driver version, that would count against the pod for minutes.
-	debug.FreeOSMemory()
-	return edits, err
-}
-
 // closeLibrary gives the driver's device nodes back.
 func (a *Agent) closeLibrary(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
@@ -158,18 +129,4 @@ func (a *Agent) closeLibrary(ctx context.Context) {
 	if err := a.library.Close(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "The GPU driver's library was not closed")
 	}
-}
-
-// bootID reads the kernel's id of this boot. It is not part of the simulated or mounted /proc
-// of every node, so the process's own is taken where the given tree has none.
-func bootID(procRoot string) (string, error) {
-	const name = "sys/kernel/random/boot_id"
-	text, err := os.ReadFile(filepath.Join(procRoot, name))
-	if os.IsNotExist(err) {
-		text, err = os.ReadFile(filepath.Join("/proc", name))
-	}
-	if err != nil {
-		return "", fmt.Errorf("boot id of the kernel: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
 }

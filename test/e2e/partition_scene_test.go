@@ -82,7 +82,10 @@ func cutGPUs(t *testing.T) {
 			t.Errorf("end of the test: %v", err)
 		}
 	})
-	s.must(install(files, rig.Values{"migDevices": "on-demand", "rescanInterval": "1s", "logVerbosity": "4"}))
+	s.must(s.makeLayouts(ctx))
+	s.must(install(files, rig.Values{
+		"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4",
+	}))
 }
 
 // ask is a request of a claim for count devices of a class that match all selectors.

@@ -13,19 +13,23 @@ import (
 )
 
 // TestPartitions cuts GPUs on demand, on machines of four kinds. The cases run side by side: on
-// the H100 each has GPUs of its own, by selector, so that none takes another's room.
+// the H100 each has GPUs of its own, by selector, so that none takes another's room. Then a node
+// has its GPUs laid out as declared.
 func TestPartitions(t *testing.T) {
 	cutGPUs(t)
-	for name, test := range map[string]func(*scene){
-		"seven and the eighth": sevenAndTheEighth, "one parent": oneParent, "beside a whole GPU": besideWhole,
-		"containers apart": containersApart, "a whole GPU where no partition fits": partElseWhole,
-		"Ampere": ampereNode, "Blackwell and a restart": blackwellNode, "A30": smallNode,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(begin(t))
-		})
-	}
+	t.Run("on demand", func(t *testing.T) {
+		for name, test := range map[string]func(*scene){
+			"seven and the eighth": sevenAndTheEighth, "one parent": oneParent, "beside a whole GPU": besideWhole,
+			"containers apart": containersApart, "a whole GPU where no partition fits": partElseWhole,
+			"Ampere": ampereNode, "Blackwell and a restart": blackwellNode, "A30": smallNode,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(begin(t))
+			})
+		}
+	})
+	t.Run("declared", func(t *testing.T) { declaredLayouts(begin(t)) })
 }
 
 // sevenAndTheEighth fills a GPU: the eighth waits if it must be on that GPU, and is on the next

@@ -1,0 +1,123 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-dra/driver/test/cluster"
+	"github.com/gpu-dra/driver/test/e2e/rig"
+)
+
+const (
+	layoutMap   = "mig-layouts"
+	layoutLabel = "nvidia.com/mig.config"
+	layoutState = layoutLabel + ".state"
+	// layouts is a file of mig-parted.
+	layouts = `version: v1
+mig-configs:
+  all-1g:
+  - devices: all
+    mig-enabled: true
+    mig-devices: {"1g.10gb": 7}
+  mixed:
+  - devices: all
+    mig-enabled: true
+    mig-devices: {"4g.40gb": 1, "1g.10gb": 2}
+`
+)
+
+// makeLayouts stores the file where the chart mounts it from.
+func (s *suite) makeLayouts(ctx context.Context) error {
+	maps := s.client.CoreV1().ConfigMaps(rig.Namespace)
+	_ = maps.Delete(ctx, layoutMap, metav1.DeleteOptions{}) // of an earlier run
+	_, err := maps.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: layoutMap}, Data: map[string]string{"config.yaml": layouts},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// label chooses a node's layout; null takes the label away.
+func (s *scene) label(ctx context.Context, node int, value string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, layoutLabel, value)
+	_, err := s.client.CoreV1().Nodes().Patch(ctx, cluster.NodeName(node), types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// laidOut waits until the driver says so of the node's layout, and its slices have so many
+// partitions and whole GPUs.
+func (s *scene) laidOut(node int, state string, parts, whole int) {
+	s.Helper()
+	s.must(rig.Wait(s.Context(), podLimit, "the layout is "+state, func(ctx context.Context) (string, error) {
+		n, err := s.client.CoreV1().Nodes().Get(ctx, cluster.NodeName(node), metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		list, err := rig.Slices(ctx, s.client)
+		if err != nil {
+			return "", err
+		}
+		count := map[string]int{}
+		for _, slice := range slicesOfNode(list, node) {
+			for _, d := range slice.Spec.Devices {
+				count[*d.Attributes["type"].StringValue]++
+			}
+		}
+		if n.Labels[layoutState] != state || count["mig"] != parts || count["gpu"] != whole {
+			return fmt.Sprintf("the state is %q, devices: %v", n.Labels[layoutState], count), nil
+		}
+		return "", nil
+	}))
+}
+
+// declaredLayouts lays a node's GPUs out by its label: fixed partitions, another layout when the
+// GPUs in use are free, and the GPUs as they were when the label goes.
+func declaredLayouts(s *scene) {
+	const each, inMixed, gpus = 7, 3, 8
+	s.Cleanup(func() {
+		if err := s.label(context.WithoutCancel(s.Context()), hopper, "null"); err != nil {
+			s.Errorf("end of the test: %v", err)
+		}
+	})
+	s.must(s.label(s.Context(), hopper, `"all-1g"`))
+	s.laidOut(hopper, "success", gpus*each, 0)
+	s.cut("pair", hopper, true, ask("a", partClass, 2, is("profile", "1g.10gb")))
+	s.killPlugin(hopper)
+	s.laidOut(hopper, "success", gpus*each, 0)
+	s.seesParts(s.getPod("pair"))
+
+	s.must(s.label(s.Context(), hopper, `"mixed"`))
+	// The GPU of the pair waits for it, the others do not.
+	s.laidOut(hopper, "pending", (gpus-1)*inMixed, 0)
+	s.seesParts(s.getPod("pair"))
+	s.remove("pair")
+	s.laidOut(hopper, "success", gpus*inMixed, 0)
+	given := s.cut("mixed", hopper, true, ask("large", partClass, 1, is("profile", "4g.40gb")), ask("small", partClass, 2, is("profile", "1g.10gb")))
+	s.same("profiles", []string{"4g.40gb", "1g.10gb", "1g.10gb"}, profiles(given))
+	s.remove("mixed")
+
+	s.must(s.label(s.Context(), hopper, "null"))
+	for n := range gpus {
+		s.leaves(hopper, n, false)
+	}
+	s.must(rig.Wait(s.Context(), time.Minute, "the GPU is whole again", func(ctx context.Context) (string, error) {
+		list, err := rig.Slices(ctx, s.client)
+		if err != nil {
+			return "", err
+		}
+		for _, slice := range slicesOfNode(list, hopper) {
+			for _, d := range slice.Spec.Devices {
+				if *d.Attributes["type"].StringValue == "gpu" {
+					return "", nil
+				}
+			}
+		}
+		return "none of its GPUs is published", nil
+	}))
+}
