@@ -73,7 +73,7 @@ func (m *Monitor) watchOnce(ctx context.Context, gpus []inventory.GPUID) error {
 		return err
 	case <-m.restart:
 		stop()
-		_ = <-done // it was told to end
+		<-done //nolint:errcheck // it was told to end
 		return nil
 	}
 }

@@ -77,7 +77,7 @@ func watching(t *testing.T, m machine) (deaf map[inventory.GPUID]error, events <
 	}()
 	t.Cleanup(func() {
 		cancel()
-		_ = <-done // it was told to end
+		<-done //nolint:errcheck // it was told to end
 	})
 	select {
 	case deaf = <-listening:
