@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,6 +77,14 @@ func (s *scene) laidOut(node int, state string, parts, whole int) {
 	}))
 }
 
+// listed are the lines of nvidia-smi -L in a pod.
+func (s *scene) listed(pod string) []string {
+	s.Helper()
+	out, err := s.exec(pod, "main", "nvidia-smi", "-L")
+	s.must(err)
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
 // declaredLayouts lays a node's GPUs out by its label: fixed partitions, another layout when the
 // GPUs in use are free, and the GPUs as they were when the label goes.
 func declaredLayouts(s *scene) {
@@ -91,11 +100,12 @@ func declaredLayouts(s *scene) {
 	s.killPlugin(hopper)
 	s.laidOut(hopper, "success", gpus*each, 0)
 	s.seesParts(s.getPod("pair"))
+	before := s.listed("pair")
 
 	s.must(s.label(s.Context(), hopper, `"mixed"`))
-	// The GPU of the pair waits for it, the others do not.
+	// The GPU of the pair waits for it and offers nothing meanwhile; the others do not wait.
 	s.laidOut(hopper, "pending", (gpus-1)*inMixed, 0)
-	s.seesParts(s.getPod("pair"))
+	s.same("what the pair sees", before, s.listed("pair"))
 	s.remove("pair")
 	s.laidOut(hopper, "success", gpus*inMixed, 0)
 	given := s.cut("mixed", hopper, true, ask("large", partClass, 1, is("profile", "4g.40gb")), ask("small", partClass, 2, is("profile", "1g.10gb")))
