@@ -82,7 +82,7 @@ func (s *scene) listed(pod string) []string {
 	s.Helper()
 	out, err := s.exec(pod, "main", "nvidia-smi", "-L")
 	s.must(err)
-	return strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
 // declaredLayouts lays a node's GPUs out by its label: fixed partitions, another layout when the
