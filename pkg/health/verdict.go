@@ -131,11 +131,13 @@ func (v Verdict) Reason() string {
 	return strings.Replace(b.String(), "Xid", "XID", 1)
 }
 
-// Worst gives the gravest fault of each kind, by kind.
+// Worst gives the gravest fault of each kind, by kind: of equal ones that which lasts, before one
+// that is over and held down.
 func (v Verdict) Worst() map[Kind]Fault {
 	out := map[Kind]Fault{}
 	for _, f := range v.Faults {
-		if _, ok := out[f.Kind]; !ok {
+		had, ok := out[f.Kind]
+		if !ok || had.Severity == f.Severity && f.On && !had.On {
 			out[f.Kind] = f
 		}
 	}

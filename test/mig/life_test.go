@@ -75,6 +75,12 @@ func TestOff(t *testing.T) {
 	// Claims of a time when they were on are unprepared.
 	p.Terminate()
 	on := b.start()
+	b.Eventually("partitions are published", func() error {
+		if len(b.names(0)) == 0 {
+			return fmt.Errorf("none is")
+		}
+		return nil
+	})
 	claim, _ := b.wants("one", "1g.10gb", 1)
 	b.prepare(claim)
 	on.Terminate()

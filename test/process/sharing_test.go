@@ -58,7 +58,7 @@ func TestTimeSlices(t *testing.T) {
 	sliced(t, b, 0, gpusim.TimeSliceLong)
 	sliced(t, b, 1, gpusim.TimeSliceShort)
 	sliced(t, b, 2, gpusim.TimeSliceDefault)
-	refused(t, b, b.Allocated("other", []int{0}, share("0"), interval("Medium")), "interval", `"Medium"`, `"Long"`, "default/first")
+	refused(t, b, b.Allocated("other", []int{0}, share("0"), interval("Medium")), "interval", `"Medium"`, `"Long"`, "for claim default/")
 	// One that asks for nothing takes what there is.
 	quiet := b.Allocated("quiet", []int{0}, share("0"))
 	prepare(t, b, quiet, 0)

@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
 
@@ -83,15 +84,21 @@ type Ledger struct {
 	bootID string
 	// layouts tells whose deeds are read and changed.
 	layouts bool
+	// edits counts changes by this process.
+	edits *atomic.Uint64
 }
 
 // New is the ledger in a directory, which is made when something is first noted. bootID is the
 // kernel's.
-func New(dir, bootID string) *Ledger { return &Ledger{dir: dir, bootID: bootID} }
+func New(dir, bootID string) *Ledger {
+	return &Ledger{dir: dir, bootID: bootID, edits: new(atomic.Uint64)}
+}
 
 // ForLayouts is the same ledger for those who lay GPUs out: Mode and Instances of its entries are
 // what was done for declared layouts, and so is what is changed.
-func (l *Ledger) ForLayouts() *Ledger { return &Ledger{dir: l.dir, bootID: l.bootID, layouts: true} }
+func (l *Ledger) ForLayouts() *Ledger {
+	return &Ledger{dir: l.dir, bootID: l.bootID, layouts: true, edits: l.edits}
+}
 
 func (l *Ledger) path(at pci.Address) string { return filepath.Join(l.dir, at.Label()+".json") }
 
@@ -169,6 +176,7 @@ func (l *Ledger) change(gpu inventory.GPUID, change func(*Deeds)) error {
 }
 
 func (l *Ledger) edit(gpu inventory.GPUID, change func(*Entry)) error {
+	defer l.edits.Add(1)
 	entry, err := l.read(gpu)
 	if err != nil {
 		return err
@@ -218,6 +226,28 @@ type Marker struct {
 // Scan looks and marks. The ledger is read before and after the look: an instance is ours if it
 // was at one of the two, since it may be made or removed during the look.
 func (m Marker) Scan(ctx context.Context) (inventory.Snapshot, error) {
+	for tries := looks; ; tries-- {
+		edits := m.Ledger.edits.Load()
+		s, err := m.look(ctx)
+		if err != nil || tries <= 1 || edits == m.Ledger.edits.Load() || !unclaimed(s) {
+			return s, err
+		}
+		// An instance may have come and gone within the look, and its note with it: it would
+		// seem to be somebody else's.
+	}
+}
+
+// looks is how often the hardware is looked at while instances come and go.
+const looks = 3
+
+// unclaimed tells whether there is an instance that nobody noted.
+func unclaimed(s inventory.Snapshot) bool {
+	return slices.ContainsFunc(s.GPUs, func(g inventory.GPU) bool {
+		return slices.ContainsFunc(g.MIG.Instances, func(i inventory.MIGInstance) bool { return !i.Ours && !i.Declared })
+	})
+}
+
+func (m Marker) look(ctx context.Context) (inventory.Snapshot, error) {
 	before := m.Ledger.all()
 	s, err := m.Scanner.Scan(ctx)
 	if err != nil {

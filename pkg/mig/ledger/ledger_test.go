@@ -302,3 +302,25 @@ func TestLayoutsAreApart(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// An instance that comes and goes within a look, and its note with it, is nobody else's.
+func TestComeAndGoneWithinALook(t *testing.T) {
+	l := ledger.New(t.TempDir(), boot)
+	brief := ledger.Instance{Profile: 19, Start: 6, Size: 1}
+	looks := 0
+	m := ledger.Marker{Ledger: l, Scanner: scan(func() (inventory.Snapshot, error) {
+		looks++
+		s := inventory.Snapshot{GPUs: []inventory.GPU{{PCI: gpu(0).PCI, UUID: gpu(0).UUID}}}
+		if looks == 1 {
+			do(t, l.Add(gpu(0), brief))
+			s.GPUs[0].MIG = inventory.MIG{Enabled: true, Instances: []inventory.MIGInstance{{ProfileID: 19, Placement: brief.Placement()}}}
+			do(t, l.Remove(gpu(0), brief))
+		}
+		return s, nil
+	})}
+	s, err := m.Scan(t.Context())
+	do(t, err)
+	if n := len(s.GPUs[0].MIG.Instances); n != 0 || looks != 2 {
+		t.Errorf("%d instances after %d looks", n, looks)
+	}
+}
