@@ -76,8 +76,14 @@ func TestOff(t *testing.T) {
 	p.Terminate()
 	on := b.start()
 	b.Eventually("partitions are published", func() error {
-		if len(b.names(0)) == 0 {
-			return fmt.Errorf("none is")
+		all := b.published()
+		for _, s := range all {
+			if pool := s.Spec.Pool; pool.Generation != all[0].Spec.Pool.Generation || pool.ResourceSliceCount != int64(len(all)) {
+				return fmt.Errorf("the pool is not complete: %d slices, %+v", len(all), pool)
+			}
+		}
+		if names := b.names(0); !slices.Contains(names, "1g-10gb-6") {
+			return fmt.Errorf("only %q", names)
 		}
 		return nil
 	})

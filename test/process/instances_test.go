@@ -125,7 +125,7 @@ func TestTerminationDrains(t *testing.T) {
 	p := b.Start()
 	claim := b.Allocated("claim", []int{0})
 	// The first prepare reads the driver's files, by way of the driver.
-	must(t, b.Node.SetLatency(100*time.Millisecond))
+	must(t, b.Node.FailCall(gpusim.CallFault{Function: "nvmlSystemGetDriverVersion", GPU: gpusim.AnyGPU, Delay: 2 * time.Second, Count: gpusim.Forever}))
 	answer := async(func() error {
 		answer, err := b.Prepare(claim)
 		if err == nil {
@@ -136,7 +136,7 @@ func TestTerminationDrains(t *testing.T) {
 	metric(t, b, p, `gpu_dra_calls_in_flight{operation="prepare"} 1`)
 	p.Terminate()
 	must(t, <-answer)
-	must(t, b.Node.SetLatency(0))
+	must(t, b.Node.ClearFaults())
 	b.Start()
 	unprepare(t, b, claim)
 	clean(t, b)
