@@ -377,7 +377,11 @@ func (a *Agent) changed(view *catalog.View) {
 
 // publish waits until no other instance publishes, then does.
 func (a *Agent) publish(ctx context.Context) error {
-	lease, err := a.locks.WaitLease(ctx, publisherLease)
+	lease, _, err := a.locks.TryLease(publisherLease)
+	if err == nil && lease == nil {
+		a.publisher.Load().Follow()
+		lease, err = a.locks.WaitLease(ctx, publisherLease)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil

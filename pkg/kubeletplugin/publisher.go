@@ -64,11 +64,13 @@ type Publisher struct {
 	mu      sync.Mutex
 	desired *resourceslice.DriverResources
 	// version counts what was desired, so that a late answer is not taken for a newer wish.
-	version  int
-	since    time.Time
-	leading  bool
-	accepted bool
-	problem  error
+	version int
+	since   time.Time
+	leading bool
+	// following: another instance is known to publish.
+	following bool
+	accepted  bool
+	problem   error
 	// looked is when an instance that does not publish last saw slices of the other.
 	looked time.Time
 }
@@ -136,17 +138,29 @@ var ErrNotYet = errors.New("the API server does not hold this node's ResourceSli
 // publishes, any slices of this node; else what is in the way.
 func (p *Publisher) Ready(ctx context.Context) error {
 	p.mu.Lock()
-	leading, accepted, problem := p.leading, p.accepted, p.problem
+	leading, following, accepted, problem := p.leading, p.following, p.accepted, p.problem
 	p.mu.Unlock()
 	switch {
-	case !leading:
+	case following:
 		return p.followerReady(ctx)
+	case !leading:
+		// Not decided yet: slices that are there may be those of an instance that has ended.
+		return ErrNotYet
 	case accepted:
 		return nil
 	case problem != nil:
 		return fmt.Errorf("%w: %w", ErrNotYet, problem)
 	}
 	return ErrNotYet
+}
+
+// Follow tells that another instance publishes, until this one runs.
+func (p *Publisher) Follow() { p.role(false, true) }
+
+func (p *Publisher) role(leading, following bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leading, p.following = leading, following
 }
 
 // followerLook is how long an instance that does not publish believes what it saw.
@@ -176,15 +190,14 @@ func (p *Publisher) followerReady(ctx context.Context) error {
 
 // Run publishes until the context ends. Only the instance that holds the node's lease runs it.
 func (p *Publisher) Run(ctx context.Context) {
+	p.role(true, false)
 	p.mu.Lock()
-	p.leading = true
 	p.since = time.Now()
 	p.mu.Unlock()
 	p.meter.Publishing(true)
 	defer func() {
-		p.mu.Lock()
-		p.leading = false
-		p.mu.Unlock()
+		// Another instance may publish from here on.
+		p.role(false, true)
 		p.meter.Publishing(false)
 	}()
 	p.Again()

@@ -238,6 +238,13 @@ func TestAFollowerIsReadyWhileTheOtherPublishes(t *testing.T) {
 		api := &apiServer{}
 		p := NewPublisher(api, &publishLog{}, &publishLog{results: map[metrics.Result]int{}})
 		p.Set(resources("gpu-a"))
+		_ = api.Publish(t.Context(), resources("gpu-b"))
+		synctest.Wait()
+		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) {
+			t.Errorf("before it is known who publishes: %v", err)
+		}
+		api.wipe()
+		p.Follow()
 		if err := p.Ready(t.Context()); !errors.Is(err, ErrNotYet) || !strings.Contains(err.Error(), "another instance") {
 			t.Errorf("without slices of the other: %v", err)
 		}
