@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -297,6 +299,7 @@ func TestKilledDaemon(t *testing.T) {
 	}
 	supervisor := p.supervisor()
 	must(t, unix.Kill(supervisor, unix.SIGSTOP))
+	p.until("the supervisor stands still", func() bool { return stopped(t, supervisor) })
 	must(t, unix.Kill(between.PID, unix.SIGKILL))
 	must(t, unix.Kill(supervisor, unix.SIGKILL))
 	p.until("a third daemon", func() bool { s := p.status("gpu-a"); return s.Ready && s.PID != between.PID })
@@ -304,6 +307,24 @@ func TestKilledDaemon(t *testing.T) {
 		t.Errorf("%d restarts", n)
 	}
 	p.wantLimits("gpu-a", "25.0", "2048M")
+}
+
+// stopped tells whether every thread of a process stands still: each does so in its own time.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	must(t, err)
+	for _, thread := range threads {
+		status, err := os.ReadFile(thread)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the thread has ended
+		}
+		must(t, err)
+		if !strings.Contains(string(status), "\nState:\tT") {
+			return false
+		}
+	}
+	return len(threads) > 0
 }
 
 // With its pod everything ends, and another pod starts what is still wanted. After a reboot it is
