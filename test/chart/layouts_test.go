@@ -55,6 +55,15 @@ func TestPolicyKeepsPluginsToOneLabel(t *testing.T) {
 	before := node("node-a", map[string]string{"zone": "1"})
 	unschedulable := node("node-a", map[string]string{"zone": "1"})
 	unschedulable.Spec.Unschedulable = true
+	noted := func(n *corev1.Node, key, value string) *corev1.Node {
+		n = n.DeepCopy()
+		n.Annotations = map[string]string{key: value}
+		return n
+	}
+	finalized := before.DeepCopy()
+	finalized.Finalizers = []string{"example.com/stay"}
+	owned := before.DeepCopy()
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node-b", UID: "b"}}
 	tests := map[string]struct {
 		by            user.Info
 		before, after *corev1.Node
@@ -66,6 +75,11 @@ func TestPolicyKeepsPluginsToOneLabel(t *testing.T) {
 		"a new label":          {me, before, node("node-a", map[string]string{"zone": "1", "a": "b"}), "only write the label"},
 		"a label goes":         {me, before, node("node-a", nil), "only write the label"},
 		"the spec":             {me, before, unschedulable, "only write the label"},
+		"whose state it is":    {me, before, noted(before, "gpu.nvidia.com/mig.config.state", "success"), ""},
+		"another annotation":   {me, before, noted(before, "a", "b"), "annotations a plugin may only write gpu.nvidia.com/"},
+		"an annotation goes":   {me, noted(before, "a", "b"), before, "annotations a plugin may only write"},
+		"a finalizer":          {me, before, finalized, "nothing of its finalizers"},
+		"an owner":             {me, before, owned, "nothing of its finalizers and owners"},
 		"another node":         {me, node("node-b", nil), node("node-b", map[string]string{state: "success"}), "on node 'node-a' may not write node 'node-b'"},
 		"without a node":       {plugin("gpu-dra-driver:gpu-dra-driver-kubelet-plugin", ""), before, before, "may not write"},
 		"the kubelet":          {&user.DefaultInfo{Name: "system:node:node-a"}, before, unschedulable, ""},

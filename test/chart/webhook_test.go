@@ -178,6 +178,14 @@ func TestWebhookIsAskedOnlyForOurs(t *testing.T) {
 		if diff := cmp.Diff([]string{"v1", "v1beta2", "v1beta1"}, rule.APIVersions); diff != "" {
 			t.Errorf("versions (-want +got):\n%s", diff)
 		}
+		operations := []admissionv1.OperationType{admissionv1.Create}
+		if rule.Resources[0] == "deviceclasses" {
+			// Of the three the only one whose spec changes.
+			operations = append(operations, admissionv1.Update)
+		}
+		if diff := cmp.Diff(operations, rule.Operations); diff != "" {
+			t.Errorf("%s: operations (-want +got):\n%s", hook.Name, diff)
+		}
 		of := objects[rule.Resources[0]]
 		for _, c := range []struct {
 			drivers []string

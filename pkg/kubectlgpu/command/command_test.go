@@ -87,6 +87,9 @@ func TestWrongUse(t *testing.T) {
 	refuses(t, "get --server http://127.0.0.1:1", "ResourceSlices", "--from and --preset")
 	refuses(t, "get --preset x", "x", "hgx-h100-8")
 	refuses(t, "get --nodes 2", "--nodes belongs to --preset")
+	for _, flag := range []string{"--mig-devices on-demand", "--slice-vocabulary minimal", "--list-attributes"} {
+		refuses(t, "get "+flag, "add --preset")
+	}
 	refuses(t, "get --preset t4-4 --nodes 0", "--nodes 0")
 	refuses(t, "get --preset t4-4 --from x", "two sources")
 	refuses(t, "get --preset t4-4 --mig-devices all", "--mig-devices", "on-demand")

@@ -45,6 +45,8 @@ func (s *source) load(ctx context.Context) (*state.State, error) {
 		return nil, errors.New("--from and --preset are two sources: use one")
 	case s.preset.name == "" && s.nodes != 1:
 		return nil, errors.New("--nodes belongs to --preset")
+	case s.preset.name == "" && s.preset.tuned():
+		return nil, errors.New("--mig-devices, --slice-vocabulary and --list-attributes say what nodes of --preset offer: add --preset, or leave them out")
 	case len(s.files) > 0:
 		return state.FromFiles(s.files...)
 	case s.preset.name != "":
@@ -119,6 +121,11 @@ func (p *presetFlags) addTo(cmd *cobra.Command, usage string) {
 	complete("preset", preset.Names()...)
 	complete("mig-devices", migNone, migOnDemand)
 	complete("slice-vocabulary", string(device.VocabularyFull), string(device.VocabularyMinimal))
+}
+
+// tuned tells whether some setting is not the default.
+func (p *presetFlags) tuned() bool {
+	return p.mig != migNone || p.vocabulary != string(device.VocabularyFull) || p.lists
 }
 
 func (p *presetFlags) machine(driver string) (preset.Machine, preset.Settings, error) {

@@ -48,12 +48,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- printf "%s/%s" (trimSuffix "/" .Values.kubeletPlugin.kubeletPluginsDirectoryPath) .Values.driverName }}
 {{- end }}
 
-{{- /* Where the container sees a tree of the host: at its own place if it is the real one. */ -}}
 {{- /* "yes" where the device nodes lie below the driver root: its mount shows them, also when
      the driver is mounted there after the start of this pod, which a mount of their own would not. */ -}}
 {{- define "gpu-dra-driver.devBelowDriver" -}}
 {{- if and (ne .Values.nvidiaDriverRoot "/") (hasPrefix (printf "%s/" (trimSuffix "/" .Values.nvidiaDriverRoot)) .Values.devRoot) }}yes{{ end }}
 {{- end }}
+{{- /* Where the container sees a tree of the host: at its own place if it is the real one. */ -}}
 {{- define "gpu-dra-driver.devMount" -}}
 {{- if include "gpu-dra-driver.devBelowDriver" . }}/driver-root/{{ trimPrefix (printf "%s/" (trimSuffix "/" .Values.nvidiaDriverRoot)) .Values.devRoot }}
 {{- else }}{{ eq .Values.devRoot "/dev" | ternary "/dev" "/host/dev" }}
