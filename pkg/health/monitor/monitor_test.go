@@ -376,34 +376,3 @@ func TestUnwatched(t *testing.T) {
 		}
 	})
 }
-
-// An error of an instance is placed where that is; of one that has ended it is nobody's, and where
-// that cannot be asked it is the GPU's.
-func TestErrorsOfInstances(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, s := newWard(), inventorytest.T4()
-		instance := inventory.MIGInstance{ID: 7, ProfileID: 19, Placement: inventory.MIGPlacement{Start: 3, Size: 1}}
-		s.GPUs[0].MIG = inventory.MIG{Capable: true, Enabled: true, Instances: []inventory.MIGInstance{instance}}
-		w.mig = s.GPUs[0].MIG
-		m := monitorOf(t, w, t.TempDir(), "boot")
-		defer running(t, m, s)()
-		at, place := s.GPUs[0].PCI, health.PlaceOf(instance)
-		report := func(instance int) {
-			w.events <- vitals.Event{GPU: idOf(s.GPUs[0]), XID: 94, Instance: instance}
-			synctest.Wait()
-		}
-		report(9)
-		if got := m.Verdict(at, &place); len(got.Faults) > 0 {
-			t.Errorf("of an instance that ended: %v", got.Faults)
-		}
-		report(7)
-		if m.Verdict(at, &place).Severity() != health.Avoid || m.Verdict(at, nil).Severity() != health.Ignore {
-			t.Error("it is not where it belongs")
-		}
-		w.migErr = inventory.ErrHung
-		report(7)
-		if m.Verdict(at, nil).Severity() != health.Avoid {
-			t.Error("an error that cannot be placed is lost")
-		}
-	})
-}

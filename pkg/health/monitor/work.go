@@ -120,8 +120,10 @@ func (m *Monitor) event(ctx context.Context, e vitals.Event) {
 
 // xid takes in an error.
 func (m *Monitor) xid(ctx context.Context, e vitals.Event) {
-	observed := health.Error{Code: e.XID}
-	if e.Instance >= 0 {
+	rule, observed := m.Rules.Table.XID(e.XID), health.Error{Code: e.XID}
+	m.Reporter.Noticed(ctx, e.GPU.PCI, e.XID, rule)
+	// What counts for the whole GPU outlives the instance that it struck.
+	if e.Instance >= 0 && !rule.Whole {
 		place, gone := m.place(ctx, e.GPU, e.Instance)
 		if gone {
 			// It has ended with its instance.
@@ -129,7 +131,6 @@ func (m *Monitor) xid(ctx context.Context, e vitals.Event) {
 		}
 		observed.Place = place
 	}
-	m.Reporter.Noticed(ctx, e.GPU.PCI, e.XID, m.Rules.Table.XID(e.XID))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.records[e.GPU.PCI].UUID == e.GPU.UUID {

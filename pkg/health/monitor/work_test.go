@@ -1,0 +1,54 @@
+package monitor_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+)
+
+// An error of an instance is placed where that is; of one that has ended it is nobody's, and where
+// that cannot be asked it is the GPU's.
+func TestErrorsOfInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWard(), inventorytest.T4()
+		instance := inventory.MIGInstance{ID: 7, ProfileID: 19, Placement: inventory.MIGPlacement{Start: 3, Size: 1}}
+		s.GPUs[0].MIG = inventory.MIG{Capable: true, Enabled: true, Instances: []inventory.MIGInstance{instance}}
+		w.mig = s.GPUs[0].MIG
+		m := monitorOf(t, w, t.TempDir(), "boot")
+		defer running(t, m, s)()
+		at, place := s.GPUs[0].PCI, health.PlaceOf(instance)
+		report := func(instance int) {
+			w.events <- vitals.Event{GPU: idOf(s.GPUs[0]), XID: 94, Instance: instance}
+			synctest.Wait()
+		}
+		report(9)
+		if got := m.Verdict(at, &place); len(got.Faults) > 0 {
+			t.Errorf("of an instance that ended: %v", got.Faults)
+		}
+		report(7)
+		if m.Verdict(at, &place).Severity() != health.Avoid || m.Verdict(at, nil).Severity() != health.Ignore {
+			t.Error("it is not where it belongs")
+		}
+		// What counts for the whole GPU needs no place.
+		w.events <- vitals.Event{GPU: idOf(s.GPUs[0]), XID: 95, Instance: 9}
+		synctest.Wait()
+		if m.Verdict(at, nil).Severity() != health.Evict {
+			t.Error("an error of the GPU ended with the instance that it struck")
+		}
+		if diff := cmp.Diff([]int{94, 94, 95}, w.noticed); diff != "" {
+			t.Error(diff)
+		}
+		w.migErr = inventory.ErrHung
+		report(7)
+		if !slices.ContainsFunc(m.Verdict(at, nil).Faults, func(f health.Fault) bool { return f.Code == "94" }) {
+			t.Error("an error that cannot be placed is lost")
+		}
+	})
+}
