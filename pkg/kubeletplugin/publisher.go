@@ -335,7 +335,7 @@ func holds(found []resourceapi.ResourceSlice, desired map[string]resourceslice.P
 	for _, pool := range desired {
 		wanted += len(pool.Slices)
 	}
-	if len(found) != wanted {
+	if len(found) != wanted || !whole(found, desired) {
 		return false
 	}
 	for name, pool := range desired {
@@ -344,6 +344,21 @@ func holds(found []resourceapi.ResourceSlice, desired map[string]resourceslice.P
 				return false
 			}
 		}
+	}
+	return true
+}
+
+// whole tells whether allocators take the pools: until every slice is of the last generation they
+// pass over a pool, whatever its devices are.
+func whole(found []resourceapi.ResourceSlice, desired map[string]resourceslice.Pool) bool {
+	generation := map[string]int64{}
+	for i := range found {
+		pool := found[i].Spec.Pool
+		first, seen := generation[pool.Name]
+		if seen && first != pool.Generation || pool.ResourceSliceCount != int64(len(desired[pool.Name].Slices)) {
+			return false
+		}
+		generation[pool.Name] = pool.Generation
 	}
 	return true
 }

@@ -45,7 +45,7 @@ func (a *apiServer) Publish(_ context.Context, desired resourceslice.DriverResou
 		for name, pool := range desired.Pools {
 			for _, s := range pool.Slices {
 				slice := resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
-					Pool: resourceapi.ResourcePool{Name: name}, Devices: s.Devices, SharedCounters: s.SharedCounters,
+					Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: int64(len(pool.Slices))}, Devices: s.Devices, SharedCounters: s.SharedCounters,
 				}}
 				if a.mangle != nil {
 					a.mangle(&slice)
@@ -231,6 +231,34 @@ func TestDroppedFieldsKeepTheNodeUnready(t *testing.T) {
 			t.Errorf("ready is %v, want the reason", err)
 		}
 	})
+}
+
+// Allocators pass over a pool of which some slices are of an earlier generation.
+func TestAPoolThatIsHalfRewrittenIsNotHeld(t *testing.T) {
+	wish := resources("gpu-a")
+	pool := wish.Pools["node-0"]
+	pool.Slices = append(pool.Slices, resources("gpu-b").Pools["node-0"].Slices...)
+	wish.Pools["node-0"] = pool
+	found := func(generations ...int64) []resourceapi.ResourceSlice {
+		var out []resourceapi.ResourceSlice
+		for i, g := range generations {
+			out = append(out, resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{
+				Pool: resourceapi.ResourcePool{Name: "node-0", Generation: g, ResourceSliceCount: 2}, Devices: pool.Slices[i].Devices,
+			}})
+		}
+		return out
+	}
+	if !holds(found(3, 3), wish.Pools) {
+		t.Error("a whole pool is not held")
+	}
+	if holds(found(3, 2), wish.Pools) {
+		t.Error("a pool of two generations is held")
+	}
+	short := found(3, 3)
+	short[1].Spec.Pool.ResourceSliceCount = 1
+	if holds(short, wish.Pools) {
+		t.Error("a pool that counts other slices is held")
+	}
 }
 
 func TestAFollowerIsReadyWhileTheOtherPublishes(t *testing.T) {
