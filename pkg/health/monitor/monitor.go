@@ -75,6 +75,9 @@ type Monitor struct {
 	errors0 map[pci.Address]uint64
 	// scanned is the last look at the hardware.
 	scanned inventory.Snapshot
+	// placed are the instances that errors were placed in since then: the look that is under way
+	// may have begun before they were made.
+	placed map[pci.Address]health.Instances
 	// reading are the GPUs that are being read.
 	reading map[pci.Address]bool
 	saved   string
@@ -95,7 +98,7 @@ func New(config Config) *Monitor {
 	return &Monitor{
 		Config: config, dirty: make(chan struct{}, 1), restart: make(chan struct{}, 1), changes: make(chan struct{}),
 		known: map[pci.Address]Known{}, records: map[pci.Address]health.Record{}, vitals: map[pci.Address]health.Vitals{},
-		errors0: map[pci.Address]uint64{}, reading: map[pci.Address]bool{},
+		errors0: map[pci.Address]uint64{}, placed: map[pci.Address]health.Instances{}, reading: map[pci.Address]bool{},
 	}
 }
 
@@ -157,7 +160,9 @@ func (m *Monitor) Scanned(ctx context.Context, s inventory.Snapshot) {
 	before := slices.Collect(maps.Keys(m.known))
 	for _, g := range s.GPUs {
 		m.meet(g)
+		m.step(ctx, g.PCI, append(instancesOf(g.MIG), m.placed[g.PCI]...), now)
 	}
+	clear(m.placed)
 	failing := map[pci.Address]bool{}
 	for _, u := range s.Unusable {
 		if _, ok := m.known[u.PCI]; ok && u.Cause != inventory.CauseWithheld {

@@ -134,6 +134,9 @@ func (m *Monitor) xid(ctx context.Context, e vitals.Event) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.records[e.GPU.PCI].UUID == e.GPU.UUID {
+		if p := observed.Place; p != nil && !slices.Contains(m.placed[e.GPU.PCI], *p) {
+			m.placed[e.GPU.PCI] = append(m.placed[e.GPU.PCI], *p)
+		}
 		m.step(ctx, e.GPU.PCI, observed, time.Now())
 	}
 }
@@ -249,7 +252,6 @@ func (m *Monitor) judge(ctx context.Context, at pci.Address, v health.Vitals) {
 	seen := slices.IndexFunc(m.scanned.GPUs, func(g inventory.GPU) bool { return g.PCI == at })
 	if seen >= 0 {
 		known = &m.scanned.GPUs[seen]
-		m.step(ctx, at, instancesOf(known.MIG), time.Now())
 	}
 	look := health.Judge(v, known, m.known[at].Links, m.errors0[at])
 	if lost := look.Reach == health.Gone || look.Reach == health.Hangs; lost == (seen >= 0) && look.Reach != health.Fails {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -50,5 +51,40 @@ func TestErrorsOfInstances(t *testing.T) {
 		if !slices.ContainsFunc(m.Verdict(at, nil).Faults, func(f health.Fault) bool { return f.Code == "94" }) {
 			t.Error("an error that cannot be placed is lost")
 		}
+	})
+}
+
+// An error of an instance that was made since the last look at the hardware stays, whatever that
+// look and the one under way say, and ends with the instance.
+func TestAnErrorOfANewInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWard(), inventorytest.T4()
+		s.GPUs[0].MIG = inventory.MIG{Capable: true, Enabled: true}
+		instance := inventory.MIGInstance{ID: 7, ProfileID: 19, Placement: inventory.MIGPlacement{Start: 3, Size: 1}}
+		w.mig = inventory.MIG{Capable: true, Enabled: true, Instances: []inventory.MIGInstance{instance}}
+		w.set(s.GPUs[0].PCI, needing(2))
+		m := monitorOf(t, w, t.TempDir(), "boot")
+		defer running(t, m, s)()
+		place := health.PlaceOf(instance)
+		ill := func(when string, want bool) {
+			t.Helper()
+			faults := m.Verdict(s.GPUs[0].PCI, &place).Faults
+			if got := slices.ContainsFunc(faults, func(f health.Fault) bool { return f.Kind == health.XID }); got != want {
+				t.Errorf("%s: %v", when, faults)
+			}
+		}
+		w.events <- vitals.Event{GPU: idOf(s.GPUs[0]), XID: 94, Instance: 7}
+		time.Sleep(2 * interval)
+		synctest.Wait()
+		ill("after readings", true)
+		m.Scanned(t.Context(), s)
+		ill("after a look that began before it was made", true)
+		with := s
+		with.GPUs = slices.Clone(s.GPUs)
+		with.GPUs[0].MIG = w.mig
+		m.Scanned(t.Context(), with)
+		ill("after a look that saw it", true)
+		m.Scanned(t.Context(), s)
+		ill("after its end", false)
 	})
 }
