@@ -87,7 +87,8 @@ func (a *Agent) removable() []string {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, migDir)
 	}
-	if a.health.Well() {
+	if a.client == nil || a.health.Well() {
+		// Without a client this is Cleanup, which is to leave nothing.
 		names = append(names, healthFile)
 	}
 	return append(names, presenceFile)

@@ -67,6 +67,8 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	leading bool
+	// loaded tells that what an earlier run knew was taken in; it stays when leading ends.
+	loaded bool
 	// known are the GPUs as they were when they last worked, records and vitals what there is of them.
 	known   map[pci.Address]Known
 	records map[pci.Address]health.Record
@@ -111,7 +113,7 @@ func (m *Monitor) Lead(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "What was known of the GPUs' health cannot be read; starting anew")
 	}
 	m.mu.Lock()
-	m.leading = true
+	m.leading, m.loaded = true, true
 	for _, k := range state.Known {
 		if _, ok := m.known[k.GPU.PCI]; !ok {
 			m.known[k.GPU.PCI] = k
@@ -301,7 +303,8 @@ func (m *Monitor) Retained(s inventory.Snapshot) inventory.Snapshot {
 	return s
 }
 
-// Well tells whether no GPU has a fault that a later run of the plugin must know of.
+// Well tells whether no GPU has a fault that a later run of the plugin must know of. Before Lead
+// nobody can tell: an earlier run may have kept some.
 func (m *Monitor) Well() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -310,7 +313,7 @@ func (m *Monitor) Well() bool {
 			return false
 		}
 	}
-	return true
+	return m.loaded
 }
 
 // Patient is one GPU with all that is known of how it is.

@@ -297,6 +297,9 @@ func TestRestart(t *testing.T) {
 		if second.Verdict(at, nil).Severity() != health.Ignore || second.Leads() {
 			t.Error("an instance that does not lead has an opinion")
 		}
+		if second.Well() {
+			t.Error("an instance that loaded nothing takes all for well")
+		}
 		lost := inventorytest.Lose(s, at)
 		lost.Unusable[0].Cause = inventory.CauseLost
 		second.Scanned(t.Context(), lost)
