@@ -145,6 +145,12 @@ func (m *Monitor) Run(ctx context.Context) {
 	group.Go(func() { m.tell(ctx) })
 	m.poll(ctx)
 	group.Wait()
+	select {
+	case <-m.dirty:
+		// What came since changes were last told would be forgotten.
+		m.save(context.WithoutCancel(ctx))
+	default:
+	}
 	m.mu.Lock()
 	m.leading = false
 	m.mu.Unlock()

@@ -88,3 +88,24 @@ func TestAnErrorOfANewInstance(t *testing.T) {
 		ill("after its end", false)
 	})
 }
+
+// What comes between two times that changes are told is kept at the end, too.
+func TestWhatComesLastIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s, dir := newWard(), inventorytest.T4(), t.TempDir()
+		end := running(t, monitorOf(t, w, dir, "boot"), s)
+		for _, g := range s.GPUs[:2] {
+			w.set(g.PCI, needing(2))
+			w.events <- vitals.Event{GPU: idOf(g), XID: 79, Instance: -1}
+			synctest.Wait()
+		}
+		end()
+		next := monitorOf(t, w, dir, "boot")
+		next.Lead(t.Context())
+		for _, g := range s.GPUs[:2] {
+			if next.Verdict(g.PCI, nil).Severity() != health.Evict {
+				t.Errorf("%s: %v", g.PCI, next.Verdict(g.PCI, nil).Faults)
+			}
+		}
+	})
+}
