@@ -2,7 +2,6 @@ package lost
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -41,7 +40,7 @@ func (d Dir) Enter(ctx context.Context, list func() ([]*journal.Record, []journa
 	}
 	for _, s := range specs {
 		entered := false
-		r, err := s.Record(d.Pool, d.BootID, devices, time.Now())
+		r, err := s.Record(d.Pool, d.BootID, devices)
 		if err == nil {
 			entered, err = adopt(ctx, r)
 		}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -105,11 +104,11 @@ func claimName(dir, driver string, uid types.UID) (namespace, name string) {
 
 // Record makes a record of what the claim owns: without steps, since what they did is not known.
 // devices are those that the node has now; one that is not among them is known by its name, as all
-// of its GPU.
-func (s Spec) Record(pool, bootID string, devices map[string]device.Device, now time.Time) (*journal.Record, error) {
+// of its GPU. When the claim was prepared is not known and left out: its programs may have begun long ago.
+func (s Spec) Record(pool, bootID string, devices map[string]device.Device) (*journal.Record, error) {
 	r := &journal.Record{
 		Namespace: s.Namespace, Name: s.Name, UID: s.Claim,
-		State: journal.StateStarted, BootID: bootID, Created: now.UTC().Truncate(time.Second),
+		State: journal.StateStarted, BootID: bootID,
 	}
 	for _, name := range s.Devices {
 		parts := strings.Split(name, "_")

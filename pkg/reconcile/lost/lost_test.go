@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -84,13 +83,12 @@ func TestRecord(t *testing.T) {
 		cdi.DeviceName(uid, "whole", "gpu-0000-1a-00-0", &shared),
 		cdi.DeviceName(uid, "gone", "gpu-00010000-1b-00-0-mig-2g-20gb-4", nil),
 	}}
-	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
-	got, err := spec.Record("node", "boot", map[string]device.Device{known{}.Name(): known{}}, now)
+	got, err := spec.Record("node", "boot", map[string]device.Device{known{}.Name(): known{}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &journal.Record{
-		Namespace: "team", Name: "train", UID: uid, State: journal.StateStarted, BootID: "boot", Created: now.Truncate(time.Second),
+		Namespace: "team", Name: "train", UID: uid, State: journal.StateStarted, BootID: "boot",
 		Devices: []journal.Device{
 			{Request: "all/small", Pool: "node", Name: known{}.Name(), Kind: "mig", PCI: at, GPUUUID: "GPU-1", Partition: "1g.10gb:0+1"},
 			{Request: "whole", Pool: "node", Name: "gpu-0000-1a-00-0", ShareID: &shared, Kind: "gpu", PCI: at},
@@ -99,6 +97,17 @@ func TestRecord(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	// Its programs are older than the record: it must not say a time, on disk neither.
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(got); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := store.Load(uid); err != nil || !again.Created.IsZero() {
+		t.Errorf("read again: created %v, %v", again.Created, err)
 	}
 }
 
@@ -114,7 +123,7 @@ func TestRecordRefuses(t *testing.T) {
 		"a bad address":  {string(uid) + "_r_gpu-0000-zz-00-0"},
 		"one of two":     {string(uid) + "_r_gpu-0000-1a-00-0", "x"},
 	} {
-		if r, err := (lost.Spec{Claim: uid, Devices: devices}).Record("node", "boot", nil, time.Time{}); err == nil {
+		if r, err := (lost.Spec{Claim: uid, Devices: devices}).Record("node", "boot", nil); err == nil {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -163,7 +172,7 @@ func FuzzSpec(f *testing.F) {
 			t.Fatalf("%v, %v", specs, err)
 		}
 		for _, s := range specs {
-			r, err := s.Record("node", "boot", nil, time.Time{})
+			r, err := s.Record("node", "boot", nil)
 			if (err == nil) != (r != nil && len(r.Devices) == len(s.Devices)) {
 				t.Fatalf("%+v, %v", r, err)
 			}

@@ -64,6 +64,10 @@ func (u Users) Use(ctx context.Context, record *journal.Record) reconcile.Use {
 func (u Users) of(ctx context.Context, d journal.Device) ([]inventory.Process, error) {
 	gpu := inventory.GPUID{PCI: d.PCI, UUID: d.GPUUUID}
 	processes, err := u.Hardware.Processes(ctx, gpu)
+	if d.GPUUUID == "" && errors.Is(err, inventory.ErrNoSuchGPU) {
+		// A record made from a name has no board: none is that one, while there may be one in its place.
+		return nil, fmt.Errorf("the record does not say which board it is: %w", err)
+	}
 	if err != nil || len(processes) == 0 || d.Partition == "" {
 		return processes, unlessGone(err)
 	}

@@ -101,6 +101,18 @@ func TestUseWhenTheDriverDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// A record that was made from a device's name has no board's UUID, and no board has none.
+func TestUseOfABoardThatTheRecordDoesNotName(t *testing.T) {
+	nameless := owns("")
+	nameless.Devices[0].GPUUUID = ""
+	for err, known := range map[error]bool{inventory.ErrNoSuchGPU: false, inventory.ErrNoDriver: true} {
+		got := usage.Users{Hardware: hardware{err: fmt.Errorf("call: %w", err)}}.Use(t.Context(), nameless)
+		if len(got.By) > 0 || (got.Err == nil) != known {
+			t.Errorf("%v: %+v", err, got)
+		}
+	}
+}
+
 // numbers are two GPUs with the minors of character devices that every machine has: 1:3 is null,
 // 1:5 is zero.
 type numbers struct{ err error }
@@ -171,6 +183,11 @@ func TestOpenDevices(t *testing.T) {
 	both.Devices = append(both.Devices, journal.Device{PCI: second})
 	if diff := cmp.Diff([]string{"process 10 (train)", "process 11 (train)", "process 13 (train)"}, open(both)); diff != "" {
 		t.Errorf("both GPUs (-want +got):\n%s", diff)
+	}
+	old := owns("")
+	old.Created = time.Time{} // made anew of what was left: nobody knows since when
+	if diff := cmp.Diff([]string{"process 10 (train)", "process 12 (train)"}, open(old)); diff != "" {
+		t.Errorf("without a time (-want +got):\n%s", diff)
 	}
 	gone := &journal.Record{Devices: []journal.Device{{PCI: pci.Address{Bus: 9}}}}
 	if got := append(open(gone), open(owns("1g.10gb:0+1"))...); len(got) > 0 {
