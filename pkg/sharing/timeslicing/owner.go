@@ -50,9 +50,13 @@ func (o Owner) Things(context.Context) ([]reconcile.Thing, error) {
 	return things, nil
 }
 
-// Accounts implements reconcile.Owner.
+// Accounts implements reconcile.Owner. A record that was rebuilt has no steps; the device that it
+// names accounts for its claim's entry as well.
 func (Owner) Accounts(record *journal.Record, thing reconcile.Thing) bool {
 	for _, d := range record.Devices {
+		if len(d.Steps) == 0 && entryOf(record, d) == thing.ID {
+			return true
+		}
 		for _, s := range d.Steps {
 			if s.Kind != Kind {
 				continue
@@ -64,6 +68,15 @@ func (Owner) Accounts(record *journal.Record, thing reconcile.Thing) bool {
 		}
 	}
 	return false
+}
+
+// entryOf is the ID of the entry that the claim would have for a device.
+func entryOf(record *journal.Record, d journal.Device) string {
+	p := stepParams{UID: record.UID}
+	if d.ShareID != nil {
+		p.Share = *d.ShareID
+	}
+	return d.PCI.Label() + "/" + p.user()
 }
 
 // Remove implements reconcile.Owner.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/reconcile"
@@ -50,6 +51,23 @@ func TestOwner(t *testing.T) {
 	}
 	if owner.Accounts(&journal.Record{Devices: []journal.Device{{Steps: []journal.Step{{Kind: "mig-mode"}}}}}, things[0]) {
 		t.Error("another step accounts for it")
+	}
+	// Records that were rebuilt have no steps.
+	share := lives.share
+	for name, c := range map[string]struct {
+		claim  types.UID
+		device journal.Device
+		want   bool
+	}{
+		"rebuilt":       {"b", journal.Device{PCI: things[1].GPU, ShareID: &share}, true},
+		"another share": {"b", journal.Device{PCI: things[1].GPU}, false},
+		"another claim": {"a", journal.Device{PCI: things[1].GPU, ShareID: &share}, false},
+		"another GPU":   {"b", journal.Device{PCI: things[0].GPU, ShareID: &share}, false},
+		"other steps":   {"b", journal.Device{PCI: things[1].GPU, ShareID: &share, Steps: []journal.Step{{Kind: "mig-mode"}}}, false},
+	} {
+		if got := owner.Accounts(&journal.Record{UID: c.claim, Devices: []journal.Device{c.device}}, things[1]); got != c.want {
+			t.Errorf("%s: accounts for it: %t", name, got)
+		}
 	}
 	m.took()
 	ok(t, owner.Remove(t.Context(), things[0]))
