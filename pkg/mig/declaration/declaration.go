@@ -53,9 +53,12 @@ type Source struct {
 
 	mu   sync.Mutex
 	data []byte
+	// file is the last one that could be read, err what is wrong with the present one.
 	file layout.File
 	err  error
 	node *Node
+	// last is the last configuration in force that the file had.
+	last string
 }
 
 // NewSource makes a Source that reads its file at the first Read. config is the name of the
@@ -79,7 +82,10 @@ func (s *Source) Read() (changed bool) {
 	before := s.err
 	s.data, s.err = data, err
 	if err == nil {
-		s.file, s.err = layout.Parse(data)
+		var file layout.File
+		if file, s.err = layout.Parse(data); s.err == nil {
+			s.file = file
+		}
 	}
 	return s.err == nil || before == nil || before.Error() != s.err.Error()
 }
@@ -120,12 +126,19 @@ func (s *Source) Layouts(snapshot inventory.Snapshot) (layout.Layouts, error) {
 	other := s.otherTool()
 	config := s.config()
 	if config == "" {
+		s.last = ""
 		return nil, other
 	}
-	if s.err != nil {
-		return nil, errors.Join(other, s.err)
-	}
 	layouts, err := s.file.Select(config, snapshot)
+	if err == nil {
+		s.last = config
+	} else if s.last != "" {
+		// A slip of the pen must not open GPUs to other claims that would then be in the way.
+		layouts, _ = s.file.Select(s.last, snapshot)
+	}
+	if s.err != nil {
+		err = s.err
+	}
 	return layouts, errors.Join(other, err)
 }
 

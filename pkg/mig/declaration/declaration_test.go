@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -230,5 +231,41 @@ func TestNodeIsToldAndWatched(t *testing.T) {
 	<-seen
 	if _, err := source.Layouts(snapshot(t)); !errors.As(err, &unknown) || !slices.Equal(unknown.Known, []string{"seven", "whole"}) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A slip in the file or in the label is told, and opens no GPU that had a layout.
+func TestASlipOpensNothing(t *testing.T) {
+	s := snapshot(t)
+	path := write(t, file)
+	source := declaration.NewSource(path, "", driver)
+	source.Read()
+	source.Observe(node("nvidia.com/mig.config=seven"))
+	before, err := source.Layouts(s)
+	if err != nil || len(before) == 0 {
+		t.Fatal(before, err)
+	}
+	same := func(what string) {
+		t.Helper()
+		if got, err := source.Layouts(s); err == nil || !reflect.DeepEqual(before, got) {
+			t.Errorf("%s: %v, %v; want an error, and %v", what, got, err, before)
+		}
+	}
+	source.Observe(node("nvidia.com/mig.config=sevne"))
+	same("a label")
+	if err := os.WriteFile(path, []byte("version: v7"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	source.Read()
+	same("label and file")
+	source.Observe(node("nvidia.com/mig.config=seven"))
+	same("the file")
+	source.Observe(node())
+	if got, err := source.Layouts(s); err != nil || got != nil {
+		t.Errorf("without a label: %v, %v", got, err)
+	}
+	source.Observe(node("nvidia.com/mig.config=sevne"))
+	if got, err := source.Layouts(s); err == nil || got != nil {
+		t.Errorf("an unknown one after none: %v, %v", got, err)
 	}
 }
