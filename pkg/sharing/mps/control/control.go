@@ -55,7 +55,7 @@ type Control struct {
 var _ supervisor.Programs = (*Control)(nil)
 
 // Start implements supervisor.Programs.
-func (c *Control) Start(ctx context.Context, name string, spec mps.Spec) (supervisor.Process, error) {
+func (c *Control) Start(ctx context.Context, name string, spec mps.Spec, limit func() error) (supervisor.Process, error) {
 	if err := c.end(ctx, name); err != nil {
 		return supervisor.Process{}, err
 	}
@@ -76,6 +76,9 @@ func (c *Control) Start(ctx context.Context, name string, spec mps.Spec) (superv
 	process, ok := c.Find(name)
 	if !ok {
 		return process, fmt.Errorf("%s -d reported success, but no such process runs%s", Program, c.logged(name))
+	}
+	if err := limit(); err != nil {
+		return supervisor.Process{}, errors.Join(err, c.end(context.WithoutCancel(ctx), name))
 	}
 	return process, nil
 }

@@ -132,15 +132,14 @@ func (s *Supervisor) launch(ctx context.Context, name string, wanted entry) (Pro
 	if err := s.store.write(name, wanted); err != nil {
 		return Process{}, err
 	}
-	process, err := s.config.Programs.Start(ctx, name, wanted.Spec)
+	process, err := s.config.Programs.Start(ctx, name, wanted.Spec, func() error {
+		if err := configure(ctx, s.config.Programs, name, wanted.Spec); err != nil {
+			return err
+		}
+		return endEarlyServers(ctx, s.config.Programs, name)
+	})
 	if err != nil {
 		return Process{}, fmt.Errorf("start: %w", err)
-	}
-	if err := configure(ctx, s.config.Programs, name, wanted.Spec); err != nil {
-		return Process{}, err
-	}
-	if err := endEarlyServers(ctx, s.config.Programs, name); err != nil {
-		return Process{}, err
 	}
 	wanted.Process = process
 	return process, s.store.write(name, wanted)

@@ -83,7 +83,21 @@ func (p *programs) set(change func()) {
 	change()
 }
 
-func (p *programs) Start(_ context.Context, name string, _ mps.Spec) (supervisor.Process, error) {
+func (p *programs) Start(_ context.Context, name string, _ mps.Spec, limit func() error) (supervisor.Process, error) {
+	process, err := p.listen(name)
+	if err != nil {
+		return process, err
+	}
+	if err := limit(); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.end(name)
+		return supervisor.Process{}, err
+	}
+	return process, nil
+}
+
+func (p *programs) listen(name string) (supervisor.Process, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.end(name)
@@ -194,3 +208,6 @@ func (l *life) serve(ctx context.Context, t *testing.T) error {
 	}
 	return l.Serve(ctx, listener)
 }
+
+// unlimited gives a daemon no limits.
+func unlimited() error { return nil }

@@ -24,8 +24,9 @@ type Process struct {
 // Programs runs control daemons; control.Control is one. A daemon's directory is made by Start.
 type Programs interface {
 	// Start starts a daemon, without limits, in place of all that runs under its name, and
-	// returns its process when it listens.
-	Start(ctx context.Context, name string, spec mps.Spec) (Process, error)
+	// returns its process when it listens and limit has given it its limits. Where that fails
+	// nothing runs on: a daemon without its limits would serve all the same.
+	Start(ctx context.Context, name string, spec mps.Spec, limit func() error) (Process, error)
 	// Command has a daemon carry out one command and gives its answer.
 	Command(ctx context.Context, name, line string) (string, error)
 	// Find gives the daemon's process, whoever started it.

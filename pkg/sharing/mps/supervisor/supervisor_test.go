@@ -132,6 +132,9 @@ func TestEnsureThatFails(t *testing.T) {
 			if status := s.List()[0]; name != "start" && (status.Ready || !status.Served || status.Message == "") {
 				t.Errorf("%s: %+v", name, status)
 			}
+			if got := p.limits("a"); name != "start" && got != nil {
+				t.Errorf("%s: a daemon runs on with the limits %v", name, got)
+			}
 			p.set(func() { p.failStarts, p.mute, p.deaf = 0, false, false })
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -152,7 +155,7 @@ func TestOneWithoutLimitsIsNotAdopted(t *testing.T) {
 		must(t, err)
 		s.kill()
 		// Started by somebody who was killed before giving it limits.
-		_, err = p.Start(t.Context(), "a", spec(20))
+		_, err = p.Start(t.Context(), "a", spec(20), unlimited)
 		must(t, err)
 		s = p.supervise(t, "0")
 		defer s.kill()
@@ -175,7 +178,7 @@ func TestLeftovers(t *testing.T) {
 				must(t, os.WriteFile(p.layout.Daemon("a").Spec(), []byte(content), 0o600))
 			}
 			must(t, os.MkdirAll(p.layout.Daemons()+"/Not a name", 0o755))
-			_, err := p.Start(t.Context(), "a", spec(20))
+			_, err := p.Start(t.Context(), "a", spec(20), unlimited)
 			must(t, err)
 			s := p.supervise(t, "0")
 			defer s.kill()
