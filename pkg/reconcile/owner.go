@@ -2,12 +2,17 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
+
+// ErrLater is Remove's answer where the thing is still there and nothing is wrong: a later pass tries
+// again.
+var ErrLater = errors.New("it cannot be removed yet")
 
 // Owner knows one kind of thing on the node that only this driver makes and that only a claim
 // accounts for: CDI specs, partitions, daemons. What others made is none of its things.
@@ -20,7 +25,7 @@ type Owner interface {
 	// that name their claim.
 	Accounts(record *journal.Record, thing Thing) bool
 	// Remove undoes the thing. It is idempotent, and called under the lock of the thing's claim
-	// or GPU when nothing accounts for it.
+	// or GPU when nothing accounts for it. Without an error the thing is gone; see ErrLater.
 	Remove(ctx context.Context, thing Thing) error
 }
 

@@ -275,6 +275,10 @@ func (r *Reconciler) remove(ctx context.Context, owner Owner, thing Thing) error
 			err = unlessAccounted(ctx, records)
 		}
 	}
+	if errors.Is(err, ErrLater) {
+		klog.FromContext(ctx).V(2).Info("What nobody owns stays for now", "kind", owner.Kind(), "id", thing.ID)
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", owner.Kind(), thing.ID, err)
 	}

@@ -34,6 +34,7 @@ type node struct {
 	uses      map[types.UID]reconcile.Use
 	undoErr   error
 	things    []reconcile.Thing
+	removeErr error
 	// atLock happens when a lock was taken, before anything is asked again.
 	atLock func()
 	events []string
@@ -118,8 +119,10 @@ func (n *node) Accounts(r *journal.Record, t reconcile.Thing) bool {
 }
 
 func (n *node) Remove(_ context.Context, gone reconcile.Thing) error {
-	n.things = slices.DeleteFunc(n.things, func(t reconcile.Thing) bool { return t == gone })
-	return nil
+	if n.removeErr == nil {
+		n.things = slices.DeleteFunc(n.things, func(t reconcile.Thing) bool { return t == gone })
+	}
+	return n.removeErr
 }
 
 func (n *node) OrphanUndone(_ context.Context, c claims.Ref, reason string) {
@@ -248,6 +251,19 @@ func TestThingsThatNothingAccountsForAreRemoved(t *testing.T) {
 	n.atLock = func() { n.has("new", reconcile.Current) }
 	n.reconciler(0).Sweep(t.Context())
 	n.saw(t, "removed thing 3", "removed thing gone/6")
+}
+
+// What an Owner leaves for later is not told as removed, and is tried again.
+func TestWhatIsLeftForLaterIsNotToldAsRemoved(t *testing.T) {
+	n := newNode()
+	n.things = []reconcile.Thing{{ID: "1", Claim: "gone"}, {ID: "2", GPU: pci.Address{Bus: 3}}, {ID: "3"}}
+	n.removeErr = fmt.Errorf("no GPU driver: %w", reconcile.ErrLater)
+	r := n.reconciler(0)
+	r.Sweep(t.Context())
+	n.saw(t)
+	n.removeErr = nil
+	r.Sweep(t.Context())
+	n.saw(t, "removed thing 1", "removed thing 2", "removed thing 3")
 }
 
 // The first pass comes at once, the next after the interval or a hint, never two within a second.

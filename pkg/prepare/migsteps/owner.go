@@ -3,6 +3,7 @@ package migsteps
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -73,7 +74,15 @@ func (o Owner) Remove(ctx context.Context, t reconcile.Thing) error {
 	if err != nil {
 		return fmt.Errorf("partition %s: %w", t.ID, err)
 	}
-	return o.Instance.Undo(ctx, params, nil)
+	if err := o.Instance.Undo(ctx, params, nil); err != nil {
+		return err
+	}
+	// Without a GPU driver it is left to the ledger.
+	entry, err := o.Instance.Ledger.Read(p.gpu())
+	if err == nil && slices.Contains(entry.Instances, p.instance()) {
+		return reconcile.ErrLater
+	}
+	return err
 }
 
 func parseThing(t reconcile.Thing) (instanceParams, error) {

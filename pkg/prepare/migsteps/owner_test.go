@@ -1,6 +1,7 @@
 package migsteps_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
@@ -26,8 +27,12 @@ func TestOwnerRemovesWhatALostRecordLeft(t *testing.T) {
 	if err != nil || len(things) != 1 || things[0].GPU != b.gpu.PCI || things[0].Claim != "" {
 		t.Fatalf("%+v, %v", things, err)
 	}
-	// A program has it open: it stays, and so does what is known of it.
+	// Without a driver and with a program that has it open it stays, and so does what is known of it.
 	b.busy["DestroyGPUInstance"] = 1
+	b.fail["MIG"] = []error{inventory.ErrNoDriver}
+	if err := o.Remove(t.Context(), things[0]); !errors.Is(err, reconcile.ErrLater) {
+		t.Errorf("without a GPU driver: %v", err)
+	}
 	if err := o.Remove(t.Context(), things[0]); err == nil {
 		t.Error("removed while in use")
 	}

@@ -49,7 +49,14 @@ func (o Owner) Remove(ctx context.Context, t reconcile.Thing) error {
 	}
 	o.Step.dropUnknown(&e, "")
 	if len(e.Users) > 0 {
-		return nil
+		return reconcile.ErrLater
 	}
-	return o.Step.release(ctx, e.Where, e)
+	if err := o.Step.release(ctx, e.Where, e); err != nil {
+		return err
+	}
+	// Without a GPU driver the note stays, for the compute mode.
+	if _, found, err = (ledger{o.Step.Layout}).read(t.ID); err == nil && found {
+		return reconcile.ErrLater
+	}
+	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/prepare/mpssteps"
+	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
 )
 
@@ -268,7 +269,9 @@ func TestOwner(t *testing.T) {
 	if o.Accounts(record, things[0]) || !o.Accounts(record, things[1]) {
 		t.Error("the record accounts for another device")
 	}
-	must(t, o.Remove(t.Context(), things[0])) // it has a record: nothing happens
+	if err := o.Remove(t.Context(), things[0]); !errors.Is(err, reconcile.ErrLater) {
+		t.Errorf("with a record: %v", err)
+	}
 	delete(r.records, "uid-a")
 	must(t, o.Remove(t.Context(), things[0]))
 	must(t, o.Remove(t.Context(), things[0]))
@@ -288,13 +291,16 @@ func TestWithoutADriver(t *testing.T) {
 	if len(r.running) != 0 {
 		t.Errorf("daemons %v", r.running)
 	}
-	r.gone = false
 	o := mpssteps.Owner{Step: r.step()}
 	things, err := o.Things(t.Context())
 	must(t, err)
 	if len(things) != 1 {
 		t.Fatalf("things %+v", things)
 	}
+	if err := o.Remove(t.Context(), things[0]); !errors.Is(err, reconcile.ErrLater) {
+		t.Errorf("without a driver: %v", err)
+	}
+	r.gone = false
 	must(t, o.Remove(t.Context(), things[0]))
 	if r.modes["GPU-0"] != byDefault {
 		t.Errorf("mode %s", r.modes["GPU-0"])

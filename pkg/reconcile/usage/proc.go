@@ -38,8 +38,8 @@ type Proc struct {
 const gpuDriver = "nvidia-frontend"
 
 // Open implements Openers. A program that began before the claim was prepared is not of its pods,
-// unless the record does not say when that was; nor is one that has the node of another GPU open too: agents that watch a node open all of it,
-// and containers see nothing but what their claims gave them.
+// where the record says when that was. Nor is one that has the node of another GPU open too: agents
+// that watch a node open all of it, and containers see nothing but what their claims gave them.
 func (p Proc) Open(ctx context.Context, record *journal.Record) ([]string, error) {
 	own, err := p.minors(ctx, record)
 	if err != nil || len(own) == 0 {
