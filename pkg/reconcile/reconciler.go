@@ -155,14 +155,23 @@ func (r *Reconciler) reason(record *journal.Record) string {
 	return fmt.Sprintf("claim %s/%s is gone", record.Namespace, record.Name)
 }
 
-// observe asks for what Decide needs. Who uses the devices is asked of orphans alone.
+// observe asks for what Decide needs. Who uses the devices is asked of orphans alone. After an answer
+// that did not come in time the rest is not asked in this pass: an API server that is silent would
+// hold up what needs none, for seconds with each claim.
 func (r *Reconciler) observe(ctx context.Context, records []*journal.Record) Observation {
 	o := Observation{
 		Records: records, Standings: map[types.UID]Standing{}, Since: map[types.UID]time.Time{},
 		Uses: map[types.UID]Use{}, Now: time.Now(), Grace: r.Grace,
 	}
+	var silent error
 	for _, record := range records {
-		standing, err := r.Claims.Standing(ctx, refOf(record))
+		standing, err := Unknown, silent
+		if silent == nil {
+			standing, err = r.Claims.Standing(ctx, refOf(record))
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			silent = err
+		}
 		o.Standings[record.UID] = standing
 		if err != nil {
 			klog.FromContext(ctx).V(2).Info("It is not known whether a claim is still there", "claimUID", record.UID, "error", err)

@@ -31,6 +31,7 @@ type node struct {
 	listErr   error
 	standings map[types.UID]reconcile.Standing
 	errs      map[types.UID]error
+	asked     []types.UID
 	uses      map[types.UID]reconcile.Use
 	undoErr   error
 	things    []reconcile.Thing
@@ -71,6 +72,7 @@ func (n *node) List() ([]*journal.Record, []journal.Bad, error) {
 }
 
 func (n *node) Standing(_ context.Context, claim claims.Ref) (reconcile.Standing, error) {
+	n.asked = append(n.asked, claim.UID)
 	if err := n.errs[claim.UID]; err != nil {
 		return reconcile.Unknown, err
 	}
@@ -184,6 +186,30 @@ func TestPassesOverTime(t *testing.T) {
 		if len(n.records) != 1 || n.records["here"] == nil {
 			t.Errorf("records left: %v", n.records)
 		}
+	})
+}
+
+// An API server that is silent holds a pass up for one question, and no grace begins anew.
+func TestASilentAPIServerIsAskedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		for _, uid := range []types.UID{"a", "b", "c"} {
+			n.has(uid, reconcile.Deleted)
+		}
+		n.errs["a"] = errors.New("forbidden") // an answer
+		r := n.reconciler(30 * time.Second)
+		r.Pass(t.Context())
+		time.Sleep(30 * time.Second)
+		n.asked, n.errs["b"] = nil, fmt.Errorf("get claim ns/c-b: %w", context.DeadlineExceeded)
+		n.things = []reconcile.Thing{{ID: "1", Claim: "gone"}}
+		r.Pass(t.Context())
+		n.saw(t, "removed thing 1")
+		if diff := cmp.Diff([]types.UID{"a", "b"}, n.asked); diff != "" {
+			t.Errorf("asked (-want +got):\n%s", diff)
+		}
+		delete(n.errs, "b")
+		r.Pass(t.Context())
+		n.saw(t, "undone b: it does not exist any more", "undone c: it does not exist any more")
 	})
 }
 
