@@ -24,6 +24,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
@@ -201,12 +202,7 @@ func (l *Ledger) edit(gpu inventory.GPUID, change func(*Entry)) error {
 	if err := os.MkdirAll(l.dir, 0o700); err != nil {
 		return fmt.Errorf("directory of the MIG ledger: %w", err)
 	}
-	// One name for the temporary file: what a killed process leaves is written over.
-	temp := l.path(gpu.PCI) + ".new"
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return fmt.Errorf("MIG ledger: %w", err)
-	}
-	if err := os.Rename(temp, l.path(gpu.PCI)); err != nil {
+	if err := bootfile.Replace(l.path(gpu.PCI), data); err != nil {
 		return fmt.Errorf("MIG ledger: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
 )
@@ -93,10 +94,10 @@ func (l ledger) write(device string, e entry) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("note who uses device %s by MPS: %w", device, err)
 	}
-	if err := os.WriteFile(file+".new", append(data, '\n'), 0o600); err != nil {
+	if err := bootfile.Replace(file, append(data, '\n')); err != nil {
 		return fmt.Errorf("note who uses device %s by MPS: %w", device, err)
 	}
-	return os.Rename(file+".new", file)
+	return nil
 }
 
 func (l ledger) remove(device string) error {

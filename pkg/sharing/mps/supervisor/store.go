@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
 )
 
@@ -62,10 +63,7 @@ func (s store) write(name string, e entry) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the directory of MPS control daemon %s: %w", name, err)
 	}
-	if err := os.WriteFile(file+".new", append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("write what MPS control daemon %s has to be: %w", name, err)
-	}
-	if err := os.Rename(file+".new", file); err != nil {
+	if err := bootfile.Replace(file, append(data, '\n')); err != nil {
 		return fmt.Errorf("write what MPS control daemon %s has to be: %w", name, err)
 	}
 	return nil
