@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/health/taints"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/report"
@@ -53,7 +55,7 @@ func (a *Agent) buildHealth(boot string) error {
 		Reporter: a.reporter, Interval: a.config.HealthInterval,
 		Changed: func(ctx context.Context) {
 			a.catalog.Rederive(ctx)
-			go teller.Tell(ctx)
+			teller.Tell(ctx)
 		},
 		// What goes wrong shows at the next regular look.
 		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },
@@ -128,13 +130,16 @@ func (a *Agent) allDevices() map[string]device.Device {
 	return out
 }
 
-// podsOf are the pods that use a claim; none while the API server cannot be asked.
-func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) []report.Pod {
+// podsOf are the pods that use a claim; none of one that is gone.
+func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, apiLimit)
 	defer cancel()
 	found, err := a.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, err
+	}
 	if err != nil || found.UID != claim.UID {
-		return nil
+		return nil, nil
 	}
 	var pods []report.Pod
 	for _, r := range found.Status.ReservedFor {
@@ -142,22 +147,14 @@ func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) []report.Pod {
 			pods = append(pods, report.Pod{Namespace: claim.Namespace, Name: r.Name, UID: r.UID})
 		}
 	}
-	return pods
+	return pods, nil
 }
 
 // Held implements monitor.Holders.
 func (a *Agent) Held(at pci.Address) bool {
 	records, _, err := a.journal.List()
-	if err != nil {
-		// To be on the safe side.
-		return true
-	}
-	for _, r := range records {
-		for _, d := range r.Devices {
-			if d.PCI == at {
-				return true
-			}
-		}
-	}
-	return false
+	// To be on the safe side where they cannot be read.
+	return err != nil || slices.ContainsFunc(records, func(r *journal.Record) bool {
+		return slices.ContainsFunc(r.Devices, func(d journal.Device) bool { return d.PCI == at })
+	})
 }
