@@ -2,14 +2,9 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 	"slices"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/claims"
@@ -18,37 +13,17 @@ import (
 	"github.com/gpu-dra/driver/pkg/takeover"
 )
 
-// takeOver enters the claims of NVIDIA's published driver that are still prepared on this node.
-// It does so once, when the hardware was seen: their devices are known by UUID.
+// takeOver enters the claims of NVIDIA's published driver that are still prepared on this node,
+// when the hardware was seen: their devices are known by UUID.
 func (a *Agent) takeOver(ctx context.Context, view *catalog.View) {
-	path := a.stateDir(takeover.FileName)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || !view.Looked || !view.Snapshot.Driver.Present {
-		return
+	if view.Looked && view.Snapshot.Driver.Present {
+		a.former().Enter(ctx, a.engine.Adopt, view.Devices)
 	}
-	logger := klog.FromContext(ctx)
-	var checkpoint takeover.Checkpoint
-	if err == nil {
-		checkpoint, err = takeover.Parse(data, a.config.DriverName, a.config.NodeName)
-	}
-	if err != nil {
-		logger.Error(err, "The checkpoint of another driver cannot be used and is left as it is", "file", path)
-		return
-	}
-	records, missing := checkpoint.Records(view.Devices, a.engine.BootID, time.Now())
-	for _, err := range missing {
-		logger.Error(err, "A claim of the former driver is not taken over")
-	}
-	for _, r := range records {
-		adopted, err := a.engine.Adopt(ctx, r)
-		if err != nil {
-			logger.Error(err, "A claim of the former driver is not taken over yet", "claimUID", r.UID)
-			return
-		}
-		logger.Info("Took over a claim of the former driver", "claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID, "adopted", adopted)
-	}
-	if err := os.Rename(path, path+".taken-over"); err != nil {
-		logger.Error(err, "The checkpoint of the former driver is read again at the next start")
+}
+
+func (a *Agent) former() takeover.File {
+	return takeover.File{
+		Path: a.stateDir(takeover.FileName), Driver: a.config.DriverName, Pool: a.config.NodeName, BootID: a.engine.BootID,
 	}
 }
 
@@ -58,7 +33,7 @@ func (a *Agent) taintTaken(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	taken := takeover.TakenBy(records)
+	taken := append(takeover.TakenBy(records), a.former().Pending(a.catalog.View().Devices)...)
 	same := func(x, y journal.Device) bool { return x.Name == y.Name }
 	if before := a.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.EqualFunc(*before, taken, same) {
 		a.catalog.Rederive(ctx)

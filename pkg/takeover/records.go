@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -22,9 +21,10 @@ type withUUID interface{ UUID() string }
 type minored interface{ Minor() int }
 
 // Records makes our records of the other driver's claims. devices are those that the node has
-// now, by our names. A claim with a device that cannot be found is in the error, and the others
-// are made.
-func (c Checkpoint) Records(devices map[string]device.Device, bootID string, now time.Time) (records []*journal.Record, missing []error) {
+// now, by our names. whole are the claims whose devices are all there, parts are those of which
+// some are, and missing says what is not there. When a claim was prepared is not known and left
+// out: its programs may have begun long ago.
+func (c Checkpoint) Records(devices map[string]device.Device, bootID string) (whole, parts []*journal.Record, missing []error) {
 	boot := c.BootID
 	if boot == "" {
 		boot = bootID
@@ -32,7 +32,7 @@ func (c Checkpoint) Records(devices map[string]device.Device, bootID string, now
 	for _, claim := range c.Claims {
 		r := &journal.Record{
 			Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID,
-			State: journal.StatePrepared, BootID: boot, Created: now.UTC().Truncate(time.Second),
+			State: journal.StatePrepared, BootID: boot,
 		}
 		for _, d := range claim.Devices {
 			found := find(d, devices, boot == bootID)
@@ -47,11 +47,15 @@ func (c Checkpoint) Records(devices map[string]device.Device, bootID string, now
 				Kind: string(found.Kind()), PCI: id.PCI, GPUUUID: id.GPUUUID, Partition: id.Partition,
 			})
 		}
-		if len(r.Devices) > 0 {
-			records = append(records, r)
+		switch len(r.Devices) {
+		case len(claim.Devices):
+			whole = append(whole, r)
+		case 0:
+		default:
+			parts = append(parts, r)
 		}
 	}
-	return records, missing
+	return whole, parts, missing
 }
 
 // find looks for a device by its UUID. Only where there is none, the number in the name of a whole

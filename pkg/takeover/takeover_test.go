@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -66,8 +65,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		records, missing := c.Records(nil, "boot", time.Now())
-		if len(records) > 0 || len(missing) < len(c.Claims) {
+		records, parts, missing := c.Records(nil, "boot")
+		if len(records)+len(parts) > 0 || len(missing) < len(c.Claims) {
 			t.Errorf("%d records and %d missing on a node without devices", len(records), len(missing))
 		}
 		for _, claim := range c.Claims {
@@ -107,21 +106,20 @@ func TestRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	records, missing := c.Records(node(), "boot-1", time.Unix(1, 5))
-	if len(missing) > 0 {
-		t.Error(missing)
+	records, parts, missing := c.Records(node(), "boot-1")
+	if len(missing)+len(parts) > 0 {
+		t.Error(missing, parts)
 	}
 	share := types.UID("s")
-	at := time.Unix(1, 0).UTC()
 	want := []*journal.Record{
-		{UID: "u-gpu", State: journal.StatePrepared, BootID: "boot-1", Created: at, Devices: []journal.Device{
+		{UID: "u-gpu", State: journal.StatePrepared, BootID: "boot-1", Devices: []journal.Device{
 			{Request: "gpus", Pool: pool, Name: "gpu-a", Was: "gpu-3", Kind: "gpu", PCI: pci.Address{Bus: 1}, GPUUUID: "GPU-a"},
 		}},
-		{Namespace: "team", Name: "part", UID: "u-mig", State: journal.StatePrepared, BootID: "boot-1", Created: at, Devices: []journal.Device{
+		{Namespace: "team", Name: "part", UID: "u-mig", State: journal.StatePrepared, BootID: "boot-1", Devices: []journal.Device{
 			{Request: "mig/small", Pool: pool, Name: "gpu-b", Was: "gpu-0-mig-1g10gb-19-0", ShareID: &share, Kind: "gpu", PCI: pci.Address{Bus: 2}, GPUUUID: "MIG-b"},
 			{Request: "look", Pool: pool, Name: "gpu-d", Was: "gpu-1", AdminAccess: true, Kind: "gpu", PCI: pci.Address{Bus: 4}, GPUUUID: "GPU-d"},
 		}},
-		{Namespace: "team", Name: "begun", UID: "u-started", State: journal.StatePrepared, BootID: "boot-1", Created: at, Devices: []journal.Device{
+		{Namespace: "team", Name: "begun", UID: "u-started", State: journal.StatePrepared, BootID: "boot-1", Devices: []journal.Device{
 			{Request: "r", Pool: pool, Name: "gpu-c", Was: "gpu-2", Kind: "gpu", PCI: pci.Address{Bus: 3}, GPUUUID: "GPU-c"},
 		}},
 	}
@@ -129,15 +127,15 @@ func TestRecords(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// After a reboot minor numbers say nothing: only what has a UUID is found.
-	records, missing = c.Records(node(), "boot-2", time.Unix(1, 5))
-	if len(records) != 2 || len(missing) != 2 || records[0].BootID != "boot-1" {
-		t.Errorf("after a reboot: %d records, %v", len(records), missing)
+	records, parts, missing = c.Records(node(), "boot-2")
+	if len(records) != 1 || len(parts) != 1 || len(missing) != 2 || records[0].BootID != "boot-1" {
+		t.Errorf("after a reboot: %d records, %d parts, %v", len(records), len(parts), missing)
 	}
 }
 
 func TestTaken(t *testing.T) {
 	c, _ := takeover.Parse(golden(t), driver, pool)
-	records, _ := c.Records(node(), "boot-1", time.Now())
+	records, _, _ := c.Records(node(), "boot-1")
 	taken := takeover.TakenBy(append(records, &journal.Record{Devices: []journal.Device{{Name: "gpu-d", PCI: pci.Address{Bus: 4}}}}))
 	for name, want := range map[string]int{"gpu-a": 1, "gpu-b": 1, "gpu-c": 1, "gpu-d": 0} {
 		taints := taken.Taint(driver)(node()[name])
@@ -162,7 +160,7 @@ func (p *plans) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 
 func TestPlanner(t *testing.T) {
 	c, _ := takeover.Parse(golden(t), driver, pool)
-	records, _ := c.Records(node(), "boot-1", time.Now())
+	records, _, _ := c.Records(node(), "boot-1")
 	inner := &plans{}
 	p := takeover.Planner{Plans: inner, Driver: driver, Load: func(claim claims.Ref) (*journal.Record, error) {
 		for _, r := range records {
