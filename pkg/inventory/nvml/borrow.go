@@ -39,8 +39,8 @@ func (l *Library) giveBack() {
 	l.borrowers--
 }
 
-// recallLimit is how long those who have the session for long get to return it; longer than any
-// of their waits.
+// recallLimit is how long those who have the session for long get to return it; longer than a wait
+// for events. A reading may have it for as long as a call may take: then the session stays for now.
 const recallLimit = 3 * time.Second
 
 // loan is the account of those who have the session for long. The library's mu guards it.
@@ -128,11 +128,10 @@ func (l *Library) recall(ctx context.Context) (done func()) {
 		close(l.loan.back)
 	}
 	l.mu.Unlock()
-	timer := time.NewTimer(recallLimit)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, recallLimit)
+	defer cancel()
 	select {
 	case <-idle:
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return func() {

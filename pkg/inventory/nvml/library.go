@@ -215,8 +215,12 @@ func (l *Library) end() { <-l.turn }
 // shutdown drops the session if nobody works with it, whatever NVML answers: after an error it is
 // of no use either. The caller has the turn.
 func (l *Library) shutdown(ctx context.Context) error {
-	done := l.recall(ctx)
-	defer done()
+	if err := l.watchdog.Hung(); err != nil {
+		// It keeps the session: who listens for errors of the other GPUs would return it in vain,
+		// and hear nothing meanwhile.
+		return fmt.Errorf("%w: %w", errBusy, err)
+	}
+	defer l.recall(ctx)()
 	s, err := l.take()
 	if err != nil {
 		return err

@@ -124,13 +124,21 @@ func (w *Watchdog) end(a *attempt) {
 }
 
 // LeftBehind names a call that has not returned; nil when there is none.
-func (w *Watchdog) LeftBehind() error {
+func (w *Watchdog) LeftBehind() error { return w.older(0) }
+
+// Hung names a call that was given up and has not returned; nil when there is none.
+func (w *Watchdog) Hung() error { return w.older(w.limit) }
+
+// older names a call under way that is of that age at least.
+func (w *Watchdog) older(age time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.running) == 0 {
-		return nil
+	for _, about := range slices.Sorted(maps.Keys(w.running)) {
+		if a := w.running[about]; time.Since(a.started) >= age {
+			return a.hung()
+		}
 	}
-	return w.running[slices.Min(slices.Collect(maps.Keys(w.running)))].hung()
+	return nil
 }
 
 // HungError tells that a call did not come back in time, now or earlier.

@@ -135,6 +135,29 @@ func TestACallThatHangsForImpatientCallers(t *testing.T) {
 	})
 }
 
+// A call that is under way is left behind by who ends now, but hangs only once it was given up.
+func TestACallHangsFromItsLimitOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watchdog.New(limit)
+		ctx, cancel := context.WithTimeout(t.Context(), limit-1)
+		defer cancel()
+		if _, err := watchdog.Watch(ctx, w, "a", "call", sleeping(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error is %v", err)
+		}
+		if left, hung := w.LeftBehind(), w.Hung(); left == nil || hung != nil {
+			t.Errorf("before its limit: left behind %v, hung %v", left, hung)
+		}
+		time.Sleep(time.Nanosecond)
+		if err := w.Hung(); !errors.Is(err, inventory.ErrHung) {
+			t.Errorf("from its limit on: %v", err)
+		}
+		time.Sleep(time.Minute)
+		if err := w.Hung(); err != nil {
+			t.Errorf("after it returned: %v", err)
+		}
+	})
+}
+
 func TestNoCallAfterTheContextEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
