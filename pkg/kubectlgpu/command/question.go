@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -92,9 +91,8 @@ func planCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 	files := fileFlag(cmd, "manifests of pods, workloads, claims and templates")
 	copies := cmd.Flags().Int("copies", 1, "plan everything so many times")
 	return printed(cmd, func(cmd *cobra.Command, _ []string) (output.Result, error) {
-		const most = 1000
-		if *copies < 1 || *copies > most {
-			return nil, fmt.Errorf("--copies %d: use 1 to %d", *copies, most)
+		if err := atMost("copies", *copies); err != nil {
+			return nil, err
 		}
 		wanted, err := objects(cmd, *files)
 		if err != nil {
@@ -186,8 +184,11 @@ var errFindings = errors.New("there are findings")
 
 const never = "never"
 
+// failValues are those of --fail-on.
+func failValues() []string { return []string{never, string(finding.Warning), string(finding.Error)} }
+
 func failFlag(cmd *cobra.Command) *string {
-	values := []string{never, string(finding.Warning), string(finding.Error)}
+	values := failValues()
 	flag := cmd.Flags().String("fail-on", never, "fail where there are findings of this severity or worse: "+strings.Join(values, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("fail-on", cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	return flag
@@ -198,8 +199,8 @@ func reported(cmd *cobra.Command, failOn *string, run func(*cobra.Command) (find
 	flags := output.NewFlags()
 	flags.AddTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if !slices.Contains([]string{never, string(finding.Warning), string(finding.Error)}, *failOn) {
-			return fmt.Errorf("--fail-on %q is none of never, warning, error", *failOn)
+		if err := choice("fail-on", *failOn, failValues()...); err != nil {
+			return err
 		}
 		report, err := run(cmd)
 		if err != nil {

@@ -50,9 +50,8 @@ func (s *source) load(ctx context.Context) (*state.State, error) {
 	case len(s.files) > 0:
 		return state.FromFiles(s.files...)
 	case s.preset.name != "":
-		const most = 1000
-		if s.nodes < 1 || s.nodes > most {
-			return nil, fmt.Errorf("--nodes %d: use 1 to %d", s.nodes, most)
+		if err := atMost("nodes", s.nodes); err != nil {
+			return nil, err
 		}
 		machine, settings, err := s.preset.machine(s.driverName())
 		if err != nil {
@@ -128,13 +127,24 @@ func (p *presetFlags) tuned() bool {
 	return p.mig != migNone || p.vocabulary != string(device.VocabularyFull) || p.lists
 }
 
-func (p *presetFlags) machine(driver string) (preset.Machine, preset.Settings, error) {
-	choice := func(flag, value string, allowed ...string) error {
-		if slices.Contains(allowed, value) {
-			return nil
-		}
-		return fmt.Errorf("--%s %q is none of %s", flag, value, strings.Join(allowed, ", "))
+// choice checks the value of a flag that takes some words only.
+func choice(flag, value string, allowed ...string) error {
+	if slices.Contains(allowed, value) {
+		return nil
 	}
+	return fmt.Errorf("--%s %q is none of %s", flag, value, strings.Join(allowed, ", "))
+}
+
+// atMost checks a flag that says how often.
+func atMost(flag string, value int) error {
+	const most = 1000
+	if value < 1 || value > most {
+		return fmt.Errorf("--%s %d: use 1 to %d", flag, value, most)
+	}
+	return nil
+}
+
+func (p *presetFlags) machine(driver string) (preset.Machine, preset.Settings, error) {
 	if err := errors.Join(choice("mig-devices", p.mig, migNone, migOnDemand),
 		choice("slice-vocabulary", p.vocabulary, string(device.VocabularyFull), string(device.VocabularyMinimal))); err != nil {
 		return preset.Machine{}, preset.Settings{}, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -48,7 +49,7 @@ func (s *State) Incomplete() []Incomplete {
 		want[key] = slice.Spec.Pool.ResourceSliceCount
 	}
 	var out []Incomplete
-	for _, key := range slices.SortedFunc(maps.Keys(have), func(a, b pool) int { return compare(a.driver+"/"+a.name, b.driver+"/"+b.name) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(have), func(a, b pool) int { return strings.Compare(a.driver+"/"+a.name, b.driver+"/"+b.name) }) {
 		if have[key] != want[key] {
 			out = append(out, Incomplete{Driver: key.driver, Pool: key.name, Have: have[key], Want: want[key]})
 		}
