@@ -19,6 +19,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/preset"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/test/cluster"
+	"github.com/gpu-dra/driver/test/e2e/rig"
 )
 
 // kubectlGPU runs a command of kubectl gpu against the cluster, with a manifest as its input.
@@ -79,16 +80,22 @@ func TestSliceTemplate(t *testing.T) {
 	s.must(err)
 	node := cluster.NodeName(islands)
 	thought := machine.Slices(node, preset.Settings{DriverName: "gpu.nvidia.com", Settings: offer.Settings{Vocabulary: device.VocabularyFull}})
-	list, err := s.client.ResourceV1().ResourceSlices().List(context.WithoutCancel(s.Context()), metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
-	s.must(err)
-	var real []*resourceapi.ResourceSlice
-	for i := range list.Items {
-		real = append(real, &list.Items[i])
-	}
-	slices.SortFunc(real, func(a, b *resourceapi.ResourceSlice) int { return strings.Compare(a.Name, b.Name) })
-	if diff := cmp.Diff(s.anonymous(real), s.anonymous(thought)); diff != "" {
-		t.Errorf("slices (-real +thought):\n%s", diff)
-	}
+	// Another test may have changed the node just before.
+	s.must(rig.Wait(s.Context(), podLimit, "the slices are as thought", func(ctx context.Context) (string, error) {
+		list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+		if err != nil {
+			return "", err
+		}
+		var real []*resourceapi.ResourceSlice
+		for i := range list.Items {
+			real = append(real, &list.Items[i])
+		}
+		slices.SortFunc(real, func(a, b *resourceapi.ResourceSlice) int { return strings.Compare(a.Name, b.Name) })
+		if diff := cmp.Diff(s.anonymous(real), s.anonymous(thought)); diff != "" {
+			return "slices (-real +thought):\n" + diff, nil
+		}
+		return "", nil
+	}))
 }
 
 // anonymous renders the specs of slices with UUIDs, serial numbers and domains by their order, and

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +87,8 @@ func (s *scene) listed(pod string) []string {
 // declaredLayouts lays a node's GPUs out by its label: fixed partitions, another layout when the
 // GPUs in use are free, and the GPUs as they were when the label goes.
 func declaredLayouts(s *scene) {
-	const each, inMixed, gpus = 7, 3, 8
+	// onDemand is how many partitions a whole GPU offers.
+	const each, inMixed, onDemand, gpus = 7, 3, 25, 8
 	s.Cleanup(func() {
 		if err := s.label(context.WithoutCancel(s.Context()), hopper, "null"); err != nil {
 			s.Errorf("end of the test: %v", err)
@@ -116,18 +116,5 @@ func declaredLayouts(s *scene) {
 	for n := range gpus {
 		s.leaves(hopper, n, false)
 	}
-	s.must(rig.Wait(s.Context(), time.Minute, "the GPU is whole again", func(ctx context.Context) (string, error) {
-		list, err := rig.Slices(ctx, s.client)
-		if err != nil {
-			return "", err
-		}
-		for _, slice := range slicesOfNode(list, hopper) {
-			for _, d := range slice.Spec.Devices {
-				if *d.Attributes["type"].StringValue == "gpu" {
-					return "", nil
-				}
-			}
-		}
-		return "none of its GPUs is published", nil
-	}))
+	s.laidOut(hopper, "", gpus*onDemand, gpus)
 }

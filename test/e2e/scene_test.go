@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -104,6 +105,19 @@ func (s *scene) dump() {
 		s.Logf("dump: %v", err)
 	}
 	s.Logf("what is known of the failure: %s", dir)
+}
+
+// with has the driver run with more values until the test ends.
+func (s *scene) with(more rig.Values) {
+	s.Helper()
+	values := maps.Clone(s.values)
+	maps.Copy(values, more)
+	s.Cleanup(func() {
+		if err := s.Upgrade(context.WithoutCancel(s.Context()), version, s.values); err != nil {
+			s.Errorf("end of the test: %v", err)
+		}
+	})
+	s.must(s.Upgrade(s.Context(), version, values))
 }
 
 // repair installs the driver anew, so that the next test finds it as it was.

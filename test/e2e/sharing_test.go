@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
@@ -24,9 +23,7 @@ import (
 // on a node of its own.
 func TestSharing(t *testing.T) {
 	s := begin(t)
-	values := maps.Clone(s.values)
-	values["sharing.mps.enabled"], values["sharing.mps.shmSize"] = "true", "16m"
-	values["sharing.devicePluginConfig"] = fmt.Sprintf(`version: v1
+	pluginConfig := fmt.Sprintf(`version: v1
 sharing:
   timeSlicing:
     resources:
@@ -36,13 +33,10 @@ sharing:
       - %s
       - %s
 `, replicas, s.gpu(cube, 0), s.gpu(cube, 1))
-	values["sharing.failRequestsGreaterThanOne"] = "true"
-	values["deviceClasses.extendedResourceName"], values["deviceClasses.sharedExtendedResourceName"] = "", extended
-	s.must(s.Upgrade(s.Context(), version, values))
-	s.Cleanup(func() {
-		if err := s.Upgrade(context.WithoutCancel(s.Context()), version, s.values); err != nil {
-			s.Errorf("end of the test: %v", err)
-		}
+	s.with(rig.Values{
+		"sharing.mps.enabled": "true", "sharing.mps.shmSize": "16m",
+		"sharing.devicePluginConfig": pluginConfig, "sharing.failRequestsGreaterThanOne": "true",
+		"deviceClasses.extendedResourceName": "", "deviceClasses.sharedExtendedResourceName": extended,
 	})
 	for name, test := range map[string]func(*scene){
 		"MPS": sharedByMPS, "time slices": timeSliced, "device plugin config": replicated,

@@ -53,9 +53,6 @@ func TestRollingUpdate(t *testing.T) {
 		}
 	}
 	t.Logf("%d pods came and went during three updates of %s", total, took.Round(time.Second))
-	if total < len(streams)*3 {
-		t.Errorf("%d pods are no load", total)
-	}
 	s.noFailedPrepare()
 	for series, n := range s.failures() {
 		t.Errorf("%s = %v", series, n)
@@ -88,7 +85,8 @@ type streamResult struct {
 	err  error
 }
 
-// stream runs one short pod with a GPU after the other until the context ends.
+// stream runs one short pod with a GPU after the other until the context ends, and at least three:
+// fewer are no load, however slow the machine is.
 func (s *scene) stream(ctx context.Context, name string, node int) (result streamResult) {
 	objects := newPod(name, node, request{})
 	pod := objects.Pods()[0]
@@ -99,7 +97,7 @@ func (s *scene) stream(ctx context.Context, name string, node int) (result strea
 	if result.err = objects[:1].Create(whole, s.client); result.err != nil {
 		return result
 	}
-	for ; ctx.Err() == nil; result.pods++ {
+	for ; ctx.Err() == nil || result.pods < 3; result.pods++ {
 		if result.err = s.onePod(whole, pod.DeepCopy()); result.err != nil {
 			return result
 		}

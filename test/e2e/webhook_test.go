@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -30,14 +29,7 @@ func configured(driver, parameters string) resourceapi.ResourceClaimSpec {
 // with the field, and only that.
 func TestWebhook(t *testing.T) {
 	s := begin(t)
-	values := maps.Clone(s.values)
-	values["webhook.enabled"], values["webhook.replicas"] = "true", "1"
-	s.must(s.Upgrade(s.Context(), version, values))
-	s.Cleanup(func() {
-		if err := s.Upgrade(context.WithoutCancel(s.Context()), version, s.values); err != nil {
-			s.Errorf("end of the test: %v", err)
-		}
-	})
+	s.with(rig.Values{"webhook.enabled": "true", "webhook.replicas": "1"})
 	claims := s.client.ResourceV1().ResourceClaims(s.namespace)
 	templates := s.client.ResourceV1().ResourceClaimTemplates(s.namespace)
 	classes := s.client.ResourceV1().DeviceClasses()

@@ -1,6 +1,7 @@
 package mig_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -298,6 +299,23 @@ func TestStuckInstanceIsTold(t *testing.T) {
 	b.untouched()
 }
 
+// noted is how many instances of layouts the ledger has.
+func (b bed) noted() (n int) {
+	b.T.Helper()
+	files, err := filepath.Glob(filepath.Join(b.DataDir(), "mig", "*.json"))
+	must(b.T, err)
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		must(b.T, err)
+		var entry struct {
+			Layout struct{ Instances []struct{} } `json:"layout"`
+		}
+		must(b.T, json.Unmarshal(data, &entry))
+		n += len(entry.Layout.Instances)
+	}
+	return n
+}
+
 // A process that is killed anywhere while it lays a GPU out is continued by the next one.
 func TestKilledWhileLayingOut(t *testing.T) {
 	b := newBed(t, "hgx-h100-8")
@@ -331,28 +349,34 @@ func TestKilledWhileLayingOut(t *testing.T) {
 		p := b.Bed.Run(settings...)
 		p.WaitReady()
 		trace := p.Trace(tracer.Plan{At: point, Dirs: []string{filepath.Join(b.DataDir(), "mig")}})
-		want := []string{"2g.20gb:4"}
+		config, want, devices := "other", []string{"2g.20gb:4"}, []string{"2g-20gb-4"}
 		if point%2 == 0 {
-			want = one
-			b.choose("one")
-		} else {
-			b.choose("other")
+			config, want, devices = "one", one, []string{"1g-10gb-3", "3g-40gb-4"}
 		}
+		b.choose(config)
 		b.Eventually("the end of the process or of its work", func() error {
-			if p.Running() && !slices.Equal(want, b.partitions(0)) {
-				return fmt.Errorf("partitions %v", b.partitions(0))
+			if !p.Running() || slices.Equal(want, b.partitions(0)) && slices.Equal(devices, b.names(0)) && b.noted() == len(want) {
+				return nil
 			}
-			return nil
+			return fmt.Errorf("partitions %v, devices %v, %d instances in the ledger", b.partitions(0), b.names(0), b.noted())
 		})
 		changes, err := trace.Stop()
 		must(t, err)
-		ended := p.Running()
+		survived := !slices.ContainsFunc(changes, func(c tracer.Change) bool { return c.Hit })
 		p.Kill()
 		next := b.Bed.Run(settings...)
 		next.WaitReady()
-		b.laidOut(0, want, b.names(0))
+		b.laidOut(0, want, devices)
+		// What the killed one noted and did not do is forgotten, so that the next trace begins
+		// with nothing to write.
+		b.Eventually("a quiet ledger", func() error {
+			if n := b.noted(); n != len(want) {
+				return fmt.Errorf("it has %d instances", n)
+			}
+			return nil
+		})
 		next.Kill()
-		if ended || t.Failed() {
+		if survived || t.Failed() {
 			t.Logf("%d points, the last saw %v", point, changes)
 			break
 		}

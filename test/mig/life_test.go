@@ -14,7 +14,7 @@ import (
 // A claim for a partition from the slices to its end: nothing is published anew for it.
 func TestLife(t *testing.T) {
 	b := newBed(t, "hgx-h100-8")
-	b.start()
+	p := b.start()
 	pool := b.published()
 	if len(pool) != 9 || len(pool[0].Spec.SharedCounters) != 8 || len(pool[1].Spec.Devices) != 26 {
 		t.Fatalf("%d slices, the first with %d counter sets, the second with %d devices", len(pool), len(pool[0].Spec.SharedCounters), len(pool[1].Spec.Devices))
@@ -52,6 +52,7 @@ func TestLife(t *testing.T) {
 	}
 	b.unprepare(second)
 	b.untouched()
+	b.looked(p, 4)
 	if n := b.writes(); n != 0 {
 		t.Errorf("%d changes of slices because of claims: %s", n, cmp.Diff(pool, b.published()))
 	}

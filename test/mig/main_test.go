@@ -97,10 +97,43 @@ func (b bed) names(gpu int) []string {
 	return out
 }
 
+// whole waits until the pool is: the scheduler takes nothing of one that is half rewritten.
+func (b bed) whole() {
+	b.T.Helper()
+	b.Eventually("a whole pool", func() error { return complete(b.published()) })
+}
+
+// looked waits until the plugin has looked n times more at the GPUs: what it would write because
+// of what was there before comes before the last of these looks. n is at least 3, since the first
+// may have begun already.
+func (b bed) looked(p *process.Plugin, n int) {
+	b.T.Helper()
+	last := b.scans(p) + n
+	b.Eventually("looks at the GPUs", func() error {
+		if have := b.scans(p); have < last {
+			return fmt.Errorf("%d of %d", have, last)
+		}
+		return nil
+	})
+}
+
+// scans is how often the plugin has looked at the GPUs.
+func (b bed) scans(p *process.Plugin) (n int) {
+	b.T.Helper()
+	_, text, err := p.Get("/metrics")
+	must(b.T, err)
+	const series = "\ngpu_dra_scan_duration_seconds_count "
+	_, rest, _ := strings.Cut(text, series)
+	_, err = fmt.Sscanln(rest, &n)
+	must(b.T, err)
+	return n
+}
+
 // wants makes a claim for count partitions of a profile of one GPU, and has the scheduler
 // allocate it.
 func (b bed) wants(name, profile string, count int64) (kubelet.Claim, []string) {
 	b.T.Helper()
+	b.whole()
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name + "-uid")},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{

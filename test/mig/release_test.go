@@ -1,27 +1,40 @@
 package mig_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-dra/driver/test/gpusim"
 	"github.com/gpu-dra/driver/test/gpusim/nodefile"
 	"github.com/gpu-dra/driver/test/process"
 )
 
-// laid fails unless the pool is whole and in one layout: every slice of one generation, counters
-// beside all that consumes them or in slices of their own.
-func laid(pool []resourceapi.ResourceSlice, together bool) error {
-	sets := 0
+// complete fails unless the slices are a whole pool: there are all of one generation. While a
+// pool is written anew there are old ones beside new ones, or too few.
+func complete(pool []resourceapi.ResourceSlice) error {
+	if len(pool) == 0 {
+		return errors.New("no slice")
+	}
 	for _, s := range pool {
 		if s.Spec.Pool.Generation != pool[0].Spec.Pool.Generation || s.Spec.Pool.ResourceSliceCount != int64(len(pool)) {
 			return fmt.Errorf("slice %s of a pool of %d is of generation %d, of %d slices", s.Name, len(pool), s.Spec.Pool.Generation, s.Spec.Pool.ResourceSliceCount)
 		}
+	}
+	return nil
+}
+
+// laid fails unless the pool is whole and in one layout: every slice of one generation, counters
+// beside all that consumes them or in slices of their own.
+func laid(pool []resourceapi.ResourceSlice, together bool) error {
+	if err := complete(pool); err != nil {
+		return err
+	}
+	sets := 0
+	for _, s := range pool {
 		sets += len(s.Spec.SharedCounters)
 		if both := len(s.Spec.SharedCounters) > 0 && len(s.Spec.Devices) > 0; both != together {
 			return fmt.Errorf("slice %s has %d counter sets and %d devices", s.Name, len(s.Spec.SharedCounters), len(s.Spec.Devices))
@@ -79,18 +92,8 @@ func TestSharesNeedRelease(t *testing.T) {
 		}
 		return nil
 	})
-	b.Eventually("the Event", func() error {
-		events, err := b.Client.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			return err
-		}
-		for _, e := range events.Items {
-			if e.Reason == "ValueOmitted" && strings.Contains(e.Note, "need Kubernetes 1.37 (this is 1.36.1)") {
-				return nil
-			}
-		}
-		return fmt.Errorf("not among %d", len(events.Items))
-	})
+	b.told("ValueOmitted", "need Kubernetes 1.37 (this is 1.36.1)")
+	b.looked(p, 4)
 	if n := shared(); n != 0 {
 		t.Errorf("%d shared partitions are offered to 1.36", n)
 	}

@@ -19,10 +19,11 @@ func TestRestart(t *testing.T) {
 	answer, before := b.prepare(claim), b.published()
 	b.API.ResetRequests()
 	p.Kill()
-	b.start()
+	p = b.start()
 	if diff := cmp.Diff(answer, b.prepare(claim)); diff != "" {
 		t.Errorf("answer (-before +after):\n%s", diff)
 	}
+	b.looked(p, 4)
 	if n := b.writes(); n != 0 {
 		t.Errorf("%d changes of slices: %s", n, cmp.Diff(before, b.published()))
 	}

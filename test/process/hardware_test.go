@@ -59,13 +59,18 @@ func TestGPULostAndHealed(t *testing.T) {
 	event(t, b, "DeviceSick", b.Device(2))
 	want := maps.Clone(before)
 	want[b.Device(2)] = ""
-	// The error may be told before the look that misses the links.
-	b.Eventually("the domain goes from the lost GPU alone", func() error {
-		if diff := cmp.Diff(want, domains(pool(t, b))); diff != "" {
-			return fmt.Errorf("domains (-want +got):\n%s", diff)
-		}
-		return nil
-	})
+	// The error may be told before the look that misses the links, and be over before the one
+	// that finds them again.
+	inDomains := func(what string, want map[string]string) {
+		t.Helper()
+		b.Eventually(what, func() error {
+			if diff := cmp.Diff(want, domains(pool(t, b))); diff != "" {
+				return fmt.Errorf("domains (-want +got):\n%s", diff)
+			}
+			return nil
+		})
+	}
+	inDomains("the domain goes from the lost GPU alone", want)
 	_, body, err := p.Get("/readyz")
 	must(t, err)
 	if !strings.Contains(body, "[!] GPU driver: GPU "+b.Node.Spec().GPUs[2].PCI.String()) {
@@ -76,9 +81,7 @@ func TestGPULostAndHealed(t *testing.T) {
 	refused(t, b, b.Allocated("late", []int{2}), `device "`+b.Device(2)+`" is not in pool`)
 	must(t, b.Node.HealGPU(2))
 	tainted(t, b, nil)
-	if diff := cmp.Diff(before, domains(pool(t, b))); diff != "" {
-		t.Error(diff)
-	}
+	inDomains("the domain comes back", before)
 	prepare(t, b, claim, 2)
 	unprepare(t, b, claim)
 	clean(t, b)
@@ -178,6 +181,14 @@ func TestDriverUpdated(t *testing.T) {
 	clean(t, b)
 }
 
+// minors are the numbers of the GPUs' device nodes.
+func minors(b *process.Bed) (all []uint32) {
+	for _, g := range b.Node.Spec().GPUs {
+		all = append(all, g.Minor)
+	}
+	return all
+}
+
 // After a reboot minors are permuted and the CDI directory is empty: the claims get the same
 // boards again, by the nodes that are theirs now.
 func TestReboot(t *testing.T) {
@@ -189,17 +200,11 @@ func TestReboot(t *testing.T) {
 		claims = append(claims, b.Allocated(fmt.Sprintf("c%d", i), []int{i}))
 		prepare(t, b, claims[i], i)
 	}
-	minors := func() (all []uint32) {
-		for _, g := range b.Node.Spec().GPUs {
-			all = append(all, g.Minor)
-		}
-		return all
-	}
 	for seed := range uint64(3) {
-		before := minors()
+		before := minors(b)
 		p.Kill()
 		must(t, b.Node.Reboot(seed+1))
-		if cmp.Equal(before, minors()) {
+		if cmp.Equal(before, minors(b)) {
 			t.Fatal("the reboot did not permute the minors")
 		}
 		specs, err := filepath.Glob(filepath.Join(b.CDIDir(), "*"))

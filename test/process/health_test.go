@@ -121,6 +121,7 @@ func TestBurstOfErrors(t *testing.T) {
 		must(t, b.Node.InjectXID(3, gpusim.XID{Code: uint64(63 + i%2)}))
 	}
 	taintedWhole(t, b, 3, "xid=64:NoSchedule")
+	lookedAgain(t, b, 4)
 	writes := sliceWrites(b)
 	slicesWritten := map[string]bool{}
 	for _, w := range writes {
@@ -236,6 +237,7 @@ func TestOneFaultIsOneSlice(t *testing.T) {
 	must(t, b.Node.InjectXID(4, gpusim.XID{Code: 119}))
 	taintedWhole(t, b, 4, "xid=119:NoSchedule")
 	t.Logf("seen %v after the error", time.Since(begin))
+	lookedAgain(t, b, 4)
 	if writes := sliceWrites(b); len(writes) != 1 {
 		t.Errorf("%d writes: %+v", len(writes), writes)
 	}

@@ -82,6 +82,17 @@ func pool(t testing.TB, b *process.Bed) []resourceapi.Device {
 	return devices
 }
 
+// devices gives the published devices, which must be so many: what is said of each device of a
+// pool is true of an empty one.
+func devices(t testing.TB, b *process.Bed, n int) []resourceapi.Device {
+	t.Helper()
+	found := pool(t, b)
+	if len(found) != n {
+		t.Fatalf("published are %v, want %d devices", names(found), n)
+	}
+	return found
+}
+
 func names(devices []resourceapi.Device) []string {
 	var all []string
 	for _, d := range devices {
@@ -106,12 +117,22 @@ func sliceWrites(b *process.Bed) []kubeapi.Request {
 func looked(t testing.TB, b *process.Bed, n int) {
 	t.Helper()
 	b.Eventually("looks at the slices", func() error {
-		found := b.API.Requests(kubeapi.Match{User: process.APIUser, Resource: "resourceslices", Verbs: []string{"list"}})
-		if len(found) < n {
-			return fmt.Errorf("%d of %d", len(found), n)
+		if found := looks(b); found < n {
+			return fmt.Errorf("%d of %d", found, n)
 		}
 		return nil
 	})
+}
+
+// lookedAgain waits until the plugin has looked n times more at its slices: what it is about to
+// write comes before.
+func lookedAgain(t testing.TB, b *process.Bed, n int) {
+	t.Helper()
+	looked(t, b, looks(b)+n)
+}
+
+func looks(b *process.Bed) int {
+	return len(b.API.Requests(kubeapi.Match{User: process.APIUser, Resource: "resourceslices", Verbs: []string{"list"}}))
 }
 
 // metric waits until the line is among the plugin's metrics.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,7 +70,8 @@ func TestRollingUpdateUnderLoad(t *testing.T) {
 	old := instance(b)
 	end := make(chan struct{})
 	errs := make([]error, 4)
-	cycles := make([]int, len(errs))
+	cycles := make([]atomic.Int64, len(errs))
+	var failed atomic.Bool
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() {
@@ -80,12 +82,23 @@ func TestRollingUpdateUnderLoad(t *testing.T) {
 				default:
 				}
 				claim := b.Allocated(fmt.Sprintf("c%d-%d", i, n), []int{i, i + 4})
-				errs[i] = cycle(b, claim, i, i+4)
-				cycles[i]++
+				if errs[i] = cycle(b, claim, i, i+4); errs[i] != nil {
+					failed.Store(true)
+				}
+				cycles[i].Add(1)
 			}
 		})
 	}
-	for range 5 {
+	// However fast the machine is, there are updates until each caller has met some.
+	load := func() bool {
+		for i := range cycles {
+			if cycles[i].Load() < 10 {
+				return false
+			}
+		}
+		return true
+	}
+	for n := 0; (n < 5 || !load()) && !failed.Load(); n++ {
 		next := instance(b)
 		next.WaitReady()
 		old.Terminate()
@@ -94,11 +107,8 @@ func TestRollingUpdateUnderLoad(t *testing.T) {
 	close(end)
 	wg.Wait()
 	must(t, errors.Join(errs...))
-	t.Logf("%v cycles", cycles)
-	for i, n := range cycles {
-		if n < 10 {
-			t.Errorf("only %d cycles of caller %d", n, i)
-		}
+	for i := range cycles {
+		t.Logf("caller %d: %d cycles", i, cycles[i].Load())
 	}
 	clean(t, b)
 }

@@ -94,8 +94,8 @@ func TestTimeSlicesNotSupported(t *testing.T) {
 func TestShares(t *testing.T) {
 	t.Parallel()
 	b := process.New(t, "t4-4")
-	b.Start(process.Flag("shared-devices", `[{"enforcement":"cooperative","devices":{"indices":[0,1]}}]`), process.Flag("holder-wait", "0s"))
-	for i, d := range pool(t, b) {
+	b.Start(process.Flag("shared-devices", `[{"enforcement":"cooperative","devices":{"indices":[0,1]}}]`), process.Flag("holder-wait", "0s")).WaitReady()
+	for i, d := range devices(t, b, 4) {
 		if shared := d.AllowMultipleAllocations != nil && *d.AllowMultipleAllocations; shared != (i < 2) || text(d, "sharingEnforcement") == "cooperative" != shared {
 			t.Errorf("%s: shared %t, enforcement %q", d.Name, shared, text(d, "sharingEnforcement"))
 		}
@@ -134,8 +134,8 @@ func TestShares(t *testing.T) {
 func TestDevicePluginConfig(t *testing.T) {
 	t.Parallel()
 	b := process.New(t, "t4-4")
-	b.Start(process.Flag("device-plugin-config", "{version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, devices: 2}]}}}"))
-	for i, d := range pool(t, b) {
+	b.Start(process.Flag("device-plugin-config", "{version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, devices: 2}]}}}")).WaitReady()
+	for i, d := range devices(t, b, 4) {
 		shares, shared := d.Capacity["shares"]
 		if shared != (i < 2) || shared && shares.Value.Value() != 4 {
 			t.Errorf("%s: shares %v", d.Name, shares.Value)

@@ -28,7 +28,11 @@ func TestTakeOverFromTheOtherDriver(t *testing.T) {
 	p := b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s"))
 	p.WaitReady()
 	tainted := func(want bool) error {
-		for _, d := range pool(t, b) {
+		devices := pool(t, b)
+		if len(devices) != 4 {
+			return fmt.Errorf("published are %v", names(devices))
+		}
+		for _, d := range devices {
 			if taken := len(d.Taints) == 1 && d.Taints[0].Effect == resourceapi.DeviceTaintEffectNoSchedule; taken != (want && d.Name == b.Device(2)) {
 				return fmt.Errorf("%s has taints %v", d.Name, d.Taints)
 			}

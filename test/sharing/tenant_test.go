@@ -71,6 +71,14 @@ func (c *tenant) line() string {
 	c.bed.T.Helper()
 	var next string
 	c.bed.Eventually("a word of the program", func() error {
+		// Before the file is read: what a container says before its end is in it then.
+		var ended *result
+		select {
+		case r := <-c.done:
+			c.done <- r
+			ended = &r
+		default:
+		}
 		text, err := os.ReadFile(filepath.Join(c.dir, "said"))
 		if err != nil {
 			return err
@@ -80,11 +88,8 @@ func (c *tenant) line() string {
 			next, c.heard = line, c.heard+len(line)+1
 			return nil
 		}
-		select {
-		case r := <-c.done:
-			c.done <- r
-			c.bed.T.Fatalf("the container ended: %+v", r)
-		default:
+		if ended != nil {
+			c.bed.T.Fatalf("the container ended: %+v", *ended)
 		}
 		return fmt.Errorf("it said %q", text)
 	})
