@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
 )
@@ -122,9 +123,8 @@ func (f File) note(done progress) error {
 	if err != nil {
 		return fmt.Errorf("encode what was taken over: %w", err)
 	}
-	path := f.progressPath()
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	if err := bootfile.Replace(f.progressPath(), data); err != nil {
 		return fmt.Errorf("note what was taken over: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
