@@ -21,6 +21,7 @@ import (
 
 // Source watches and reads GPUs; vitals.Reader is one.
 type Source interface {
+	// Watch tells whenever other GPUs are deaf, and before all else.
 	Watch(ctx context.Context, gpus []inventory.GPUID, listening func(deaf map[inventory.GPUID]error), tell func(vitals.Event)) error
 	Read(ctx context.Context, gpu inventory.GPUID, links int) health.Vitals
 }

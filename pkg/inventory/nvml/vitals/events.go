@@ -1,9 +1,11 @@
 package vitals
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -21,6 +23,8 @@ const (
 	noInstance = 0xFFFFFFFF
 	// pause keeps a driver that fails at once from being asked without end.
 	pause = 5 * time.Second
+	// retry is how long after a failure a GPU is registered again.
+	retry = 10 * time.Second
 )
 
 // ErrRecalled ends a Watch whose session the library wanted back.
@@ -37,28 +41,27 @@ type Event struct {
 }
 
 // Watch waits for what the driver reports of the GPUs until the context or the session ends, and
-// tells each event as it comes. Before the first it tells which GPUs it could not register for,
-// and why; inventory.ErrNotSupported for boards that report nothing. It returns ErrRecalled, or
-// why it cannot watch.
+// tells each event as it comes. Before the first it tells which GPUs it is not registered for, and
+// why; inventory.ErrNotSupported for boards that report nothing. The others it tries again for as
+// long as it watches: a GPU that is lost may come back. It tells again whenever that has changed.
+// It returns ErrRecalled, or why it cannot watch.
 func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening func(deaf map[inventory.GPUID]error), tell func(Event)) error {
 	s, giveBack, err := r.Lender.Lend(ctx)
 	if err != nil {
 		return err
 	}
 	defer giveBack()
-	e := ears{session: s, by: map[gonvml.Device]inventory.GPUID{}}
+	e := &ears{session: s, by: map[gonvml.Device]inventory.GPUID{}}
 	if err := e.open(ctx); err != nil {
 		return err
 	}
 	defer e.close(context.WithoutCancel(ctx))
-	deaf := map[inventory.GPUID]error{}
-	for _, gpu := range gpus {
-		if err := e.register(ctx, gpu); err != nil {
-			deaf[gpu] = err
-		}
-	}
-	listening(deaf)
+	roll := newRoll(gpus, cmp.Or(r.Retry, retry), e.register)
+	roll.call(ctx)
 	for {
+		if roll.changed() {
+			listening(roll.deaf())
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -73,14 +76,20 @@ func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening fun
 		case event != nil:
 			tell(*event)
 		}
+		roll.again(ctx)
 	}
 }
 
 // ears are an event set.
 type ears struct {
 	session nvml.Session
-	set     gonvml.EventSet
-	by      map[gonvml.Device]inventory.GPUID
+
+	mu  sync.Mutex
+	set gonvml.EventSet
+	// users are the calls that have the set: those that were given up have it still.
+	users  int
+	closed bool
+	by     map[gonvml.Device]inventory.GPUID
 }
 
 func (e *ears) open(ctx context.Context) error {
@@ -97,10 +106,34 @@ func (e *ears) open(ctx context.Context) error {
 	return nil
 }
 
+// with has a call use the set, unless that is closed.
+func (e *ears) with(call func(gonvml.EventSet) nvml.Return) nvml.Return {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return gonvml.ERROR_UNINITIALIZED
+	}
+	e.users++
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.users--
+	}()
+	return call(e.set)
+}
+
+// close frees the set. One that cannot be freed, or that a call still has, goes with the session.
 func (e *ears) close(ctx context.Context) {
+	e.mu.Lock()
+	e.closed = true
+	free := e.users == 0
+	e.mu.Unlock()
+	if !free {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
-	// A set that cannot be freed goes with the session.
 	_ = e.session.Call(ctx, about, symSetFree, func(nvml.API) nvml.Return { return e.set.Free() })
 }
 
@@ -110,8 +143,7 @@ const wanted = gonvml.EventTypeXidCriticalError | gonvml.EventTypeDoubleBitEccEr
 	gonvml.EventTypeGpuUnavailableError | gonvml.EventTypeGpuRecoveryAction
 
 func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
-	found := make(chan gonvml.Device, 1)
-	err := e.session.Call(ctx, gpu.PCI.String(), symRegister, func(api nvml.API) nvml.Return {
+	return e.session.Call(ctx, gpu.PCI.String(), symRegister, func(api nvml.API) nvml.Return {
 		d, ret := api.DeviceGetHandleByPciBusId(gpu.PCI.String())
 		if ret != gonvml.SUCCESS {
 			return ret
@@ -123,14 +155,12 @@ func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
 		case types&gonvml.EventTypeXidCriticalError == 0:
 			return gonvml.ERROR_NOT_SUPPORTED
 		}
-		found <- d
-		return d.RegisterEvents(types&wanted, e.set)
+		// Its events may come before this call is back.
+		e.mu.Lock()
+		e.by[d] = gpu
+		e.mu.Unlock()
+		return e.with(func(set gonvml.EventSet) nvml.Return { return d.RegisterEvents(types&wanted, set) })
 	})
-	if err != nil {
-		return err
-	}
-	e.by[<-found] = gpu
-	return nil
 }
 
 // wait gives the next event; nil when none came in its turn.
@@ -141,9 +171,11 @@ func (e *ears) wait(ctx context.Context) (*Event, error) {
 	}
 	waited := make(chan outcome, 1)
 	err := e.session.Call(ctx, about, symWait, func(nvml.API) nvml.Return {
-		data, ret := e.set.Wait(uint32(turn.Milliseconds()))
-		waited <- outcome{data, ret}
-		return gonvml.SUCCESS
+		return e.with(func(set gonvml.EventSet) nvml.Return {
+			data, ret := set.Wait(uint32(turn.Milliseconds()))
+			waited <- outcome{data, ret}
+			return gonvml.SUCCESS
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -169,6 +201,8 @@ func (e *ears) wait(ctx context.Context) (*Event, error) {
 }
 
 func (e *ears) event(data gonvml.EventData) *Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	event := &Event{GPU: e.by[data.Device], Instance: -1}
 	if data.EventType == gonvml.EventTypeXidCriticalError {
 		event.XID = int(data.EventData)

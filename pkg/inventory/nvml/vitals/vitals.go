@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -52,7 +53,12 @@ type Lender interface {
 }
 
 // Reader reads GPUs in the lender's session.
-type Reader struct{ Lender Lender }
+type Reader struct {
+	Lender Lender
+	// Retry is how long after a failure a GPU is registered again for what the driver reports; zero
+	// for the default, 10 s.
+	Retry time.Duration
+}
 
 // Read reads one GPU. Links is how many NVLinks it has. What goes wrong is in the result.
 func (r Reader) Read(ctx context.Context, gpu inventory.GPUID, links int) health.Vitals {

@@ -68,9 +68,21 @@ func TestAGPUThatHangs(t *testing.T) {
 // watching watches all GPUs of a machine until the test ends.
 func watching(t *testing.T, m machine) (deaf map[inventory.GPUID]error, events <-chan vitals.Event, ended <-chan error) {
 	t.Helper()
+	heard, events, ended := watchingAll(t, m)
+	select {
+	case deaf = <-heard:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	return deaf, events, ended
+}
+
+// watchingAll does so too, and gives all that is told of deaf GPUs.
+func watchingAll(t *testing.T, m machine) (heard <-chan map[inventory.GPUID]error, events <-chan vitals.Event, ended <-chan error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	told, done := make(chan vitals.Event, 16), make(chan error, 1)
-	listening := make(chan map[inventory.GPUID]error, 1)
+	listening := make(chan map[inventory.GPUID]error, 16)
 	go func() {
 		done <- m.reader.Watch(ctx, m.gpus, func(d map[inventory.GPUID]error) { listening <- d }, func(e vitals.Event) { told <- e })
 		close(done)
@@ -79,12 +91,7 @@ func watching(t *testing.T, m machine) (deaf map[inventory.GPUID]error, events <
 		cancel()
 		<-done //nolint:errcheck // it was told to end
 	})
-	select {
-	case deaf = <-listening:
-	case err := <-done:
-		t.Fatal(err)
-	}
-	return deaf, told, done
+	return listening, told, done
 }
 
 // An error wakes a waiter that has the library for itself, with the GPU and the instance that it
@@ -127,6 +134,52 @@ func TestWatchWithoutOne(t *testing.T) {
 	}
 	do(t, m.InjectXID(4, gpusim.XID{Code: 48}))
 	if got := <-events; got.XID != 48 || got.GPU != m.gpus[4] {
+		t.Errorf("told of %+v", got)
+	}
+}
+
+// A GPU that is lost when the watch begins is watched once it is back.
+func TestALostOneIsWatchedAgain(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	m.reader.Retry = time.Millisecond
+	do(t, m.LoseGPU(3))
+	heard, events, _ := watchingAll(t, m)
+	if deaf := <-heard; len(deaf) != 1 || !errors.Is(deaf[m.gpus[3]], inventory.ErrLost) {
+		t.Errorf("not registered: %v", deaf)
+	}
+	do(t, m.HealGPU(3))
+	if deaf := <-heard; len(deaf) != 0 {
+		t.Errorf("still not registered: %v", deaf)
+	}
+	do(t, m.InjectXID(3, gpusim.XID{Code: 48}))
+	for e := range events {
+		// The lost GPU may have ended a wait before.
+		if e == (vitals.Event{GPU: m.gpus[3], XID: 48, Instance: -1}) {
+			break
+		}
+	}
+}
+
+// A GPU that hangs when the watch begins holds up nobody, and is watched once it answers.
+func TestOneThatHangsIsWatchedLater(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceRegisterEvents", GPU: 3, Hang: true, Count: gpusim.Forever}))
+	heard, events, _ := watchingAll(t, m)
+	if deaf := <-heard; deaf[m.gpus[3]] == nil {
+		t.Errorf("not registered: %v", deaf)
+	}
+	do(t, m.InjectXID(4, gpusim.XID{Code: 48}))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[4], XID: 48, Instance: -1}) {
+		t.Errorf("told of %+v", got)
+	}
+	do(t, m.ClearFaults())
+	for deaf := range heard {
+		if len(deaf) == 0 {
+			break
+		}
+	}
+	do(t, m.InjectXID(3, gpusim.XID{Code: 48}))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[3], XID: 48, Instance: -1}) {
 		t.Errorf("told of %+v", got)
 	}
 }
