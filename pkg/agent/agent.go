@@ -186,7 +186,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 		return unlessEnded(signal, err)
 	}
 	a.leavings().RemoveStaleSockets(serving)
-	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile)
+	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile, healthFile)
 	a.learnRelease(signal)
 	a.firstScan(signal, serving)
 	a.takeOver(serving, a.catalog.View())
@@ -260,6 +260,9 @@ func (a *Agent) recover(ctx context.Context) error {
 	}
 	for _, bad := range slices.Concat(found.Quarantined, found.Unreadable) {
 		a.reporter.Quarantined(ctx, bad.Path, bad.Err)
+	}
+	for _, claim := range found.Rebuilt {
+		a.reporter.Rebuilt(ctx, claim, "the index of holders")
 	}
 	klog.FromContext(ctx).Info("Recovered", "claims", found.Records)
 	return nil

@@ -52,6 +52,9 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 		errs = append(errs, err)
 	}
 	errs = append(errs, a.journal.RemoveEmpty())
+	if _, err := a.mpsLayout().Remove(); err != nil {
+		errs = append(errs, err)
+	}
 	for _, name := range a.removable() {
 		errs = append(errs, os.RemoveAll(a.stateDir(name)))
 	}

@@ -18,6 +18,7 @@ const (
 	DriverHung         Reason = "GPUDriverHung"
 	SlicesRefused      Reason = "SlicesRefused"
 	RecordQuarantined  Reason = "RecordQuarantined"
+	RecordRebuilt      Reason = "RecordRebuilt"
 	MPSDaemonDown      Reason = "MPSDaemonDown"
 	MPSDaemonRestarted Reason = "MPSDaemonRestarted"
 	OrphanUndone       Reason = "OrphanUndone"
@@ -127,6 +128,10 @@ func ofRecords() []Description {
 			"Keep the file for a report. Pods that run are not affected.",
 		},
 		{
+			RecordRebuilt, "Node", "The record of a claim was gone or could not be read, and its devices are known from its CDI spec or from the index of holders: they stay the claim's.",
+			"Nothing for the pod. A setting that the claim changed on its GPU stays until the GPU's next claim or a reboot. Look why the record was lost: the disk, or somebody who removed files.",
+		},
+		{
 			OrphanUndone, "Node", "A claim that is gone, and that the kubelet did not unprepare, was undone: its devices are free.",
 			"Nothing. Where it happens often, look why the kubelet did not: it was down, or lost its state.",
 		},
@@ -150,7 +155,7 @@ func (r Reason) action() string {
 		return "Unprepare"
 	case SlicesRefused, ValueOmitted, MIGWithheld:
 		return "Publish"
-	case RecordQuarantined:
+	case RecordQuarantined, RecordRebuilt:
 		return "Recover"
 	case OrphanUndone, OrphanKept, LeftoverRemoved:
 		return "Reconcile"

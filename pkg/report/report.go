@@ -156,6 +156,13 @@ func (r *Reporter) Quarantined(ctx context.Context, file string, err error) {
 		fmt.Sprintf("A claim record cannot be read and was set aside as %s: %v", file, err))
 }
 
+// Rebuilt tells that a claim's record was lost and made anew, and from what.
+func (r *Reporter) Rebuilt(ctx context.Context, claim claims.Ref, from string) {
+	note := fmt.Sprintf("The record of claim %s/%s (UID %s) was lost and is made anew from %s: its devices stay its own", claim.Namespace, claim.Name, claim.UID, from)
+	klog.FromContext(ctx).Info(note)
+	r.event(r.node, corev1.EventTypeWarning, RecordRebuilt, note)
+}
+
 // OrphanUndone tells that a claim was undone that the kubelet did not unprepare.
 func (r *Reporter) OrphanUndone(ctx context.Context, claim claims.Ref, reason string) {
 	r.meter.OrphanUndone()

@@ -177,6 +177,15 @@ func TestQuarantined(t *testing.T) {
 	}
 }
 
+func TestRebuilt(t *testing.T) {
+	r, events, _ := newReporter()
+	r.Rebuilt(t.Context(), claims.Ref{Namespace: "ns", Name: "a", UID: "ua"}, "its CDI spec")
+	want := []sent{{"node node-0", "Warning", "RecordRebuilt", "Recover", "The record of claim ns/a (UID ua) was lost and is made anew from its CDI spec: its devices stay its own"}}
+	if diff := cmp.Diff(want, events.take()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestALongNoteIsCutToTheLimit(t *testing.T) {
 	r, events, _ := newReporter()
 	r.ClaimFailed(context.Background(), metrics.Prepare, claims.Ref{}, errors.New(strings.Repeat("x", 2000)))
@@ -194,7 +203,7 @@ func TestEveryReasonIsDescribedOnce(t *testing.T) {
 			t.Errorf("description of %s is not complete: %+v", d.Reason, d)
 		}
 	}
-	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, DriverHung, SlicesRefused, RecordQuarantined, GPUSick, GPUWell, GPUError, DeviceSick} {
+	for _, r := range []Reason{PrepareFailed, UnprepareFailed, ValueOmitted, GPUUnusable, FactUnreadable, DriverMissing, DriverHung, SlicesRefused, RecordQuarantined, RecordRebuilt, GPUSick, GPUWell, GPUError, DeviceSick} {
 		if described[r] != 1 {
 			t.Errorf("%s is described %d times", r, described[r])
 		}

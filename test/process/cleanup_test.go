@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,6 +18,9 @@ func TestCleanup(t *testing.T) {
 	idle, busy := b.Allocated("idle", []int{0, 1}), b.Allocated("busy", []int{2})
 	prepare(t, b, idle, 0, 1)
 	prepare(t, b, busy, 2)
+	// The pod of the MPS control daemons was here and is gone.
+	must(t, os.MkdirAll(filepath.Join(b.DataDir(), "mps/daemons", b.Device(3), "pipe"), 0o755))
+	must(t, os.WriteFile(filepath.Join(b.DataDir(), "mps/life.lock"), nil, 0o600))
 	fails := func(words ...string) {
 		t.Helper()
 		out, err := b.Cleanup()

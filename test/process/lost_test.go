@@ -55,6 +55,7 @@ func TestLostAndGone(t *testing.T) {
 	must(t, os.RemoveAll(b.DataDir()))
 	deleteClaim(t, b, claim)
 	b.Start(eager()...)
+	event(t, b, "RecordRebuilt", "default/ghost")
 	event(t, b, "OrphanUndone", "default/ghost")
 	undone(t, b, claim)
 	next := b.Allocated("next", []int{0})

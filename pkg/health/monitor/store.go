@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
@@ -67,14 +68,10 @@ func (s Store) encode(state State) ([]byte, error) {
 }
 
 func (s Store) write(data []byte) error {
-	temp := s.Path + ".tmp"
 	if err := os.MkdirAll(filepath.Dir(s.Path), 0o750); err != nil {
 		return err
 	}
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, s.Path)
+	return bootfile.Replace(s.Path, data)
 }
 
 // save keeps what is known, if it differs from what is kept.

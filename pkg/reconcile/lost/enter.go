@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
 )
@@ -13,6 +14,8 @@ import (
 // Dir is a directory of CDI specs, and what records are to say that no spec does.
 type Dir struct {
 	Path, Driver, Pool, BootID string
+	// Rebuilt is told of each claim that a record was entered for; may be nil.
+	Rebuilt func(context.Context, claims.Ref)
 }
 
 // Enter has a record adopted for every claim that list has none of, good or bad, and that has a spec.
@@ -49,5 +52,8 @@ func (d Dir) Enter(ctx context.Context, list func() ([]*journal.Record, []journa
 			continue
 		}
 		logger.Info("The record of a claim is gone: its CDI spec says what it has", "claim", klog.KRef(s.Namespace, s.Name), "claimUID", s.Claim, "entered", entered)
+		if entered && d.Rebuilt != nil {
+			d.Rebuilt(ctx, claims.Ref{Namespace: s.Namespace, Name: s.Name, UID: s.Claim})
+		}
 	}
 }

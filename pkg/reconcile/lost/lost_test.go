@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-dra/driver/pkg/cdi"
+	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/pci"
@@ -137,13 +138,14 @@ func TestEnter(t *testing.T) {
 		put(t, dir.Path, driver+"-claim_"+string(claim)+".json", `{"devices":[{"name":"`+cdi.DeviceName(claim, "r", "gpu-0000-1a-00-0", nil)+`"}]}`)
 	}
 	put(t, dir.Path, driver+"-claim_foreign.json", `{"devices":[{"name":"foreign"}]}`)
-	var entered []types.UID
+	var entered, rebuilt []types.UID
+	dir.Rebuilt = func(_ context.Context, claim claims.Ref) { rebuilt = append(rebuilt, claim.UID) }
 	adopt := func(_ context.Context, r *journal.Record) (bool, error) {
 		if r.UID == "fails" {
 			return false, errors.New("disk full")
 		}
 		entered = append(entered, r.UID)
-		return true, nil
+		return r.UID != "z", nil
 	}
 	list := func() ([]*journal.Record, []journal.Bad, error) {
 		return []*journal.Record{{UID: "good"}}, []journal.Bad{{UID: "bad"}}, nil
@@ -151,6 +153,10 @@ func TestEnter(t *testing.T) {
 	dir.Enter(t.Context(), list, adopt, nil)
 	if diff := cmp.Diff([]types.UID{"a", "z"}, entered); diff != "" {
 		t.Errorf("entered (-want +got):\n%s", diff)
+	}
+	// What another instance has entered meanwhile is its to tell.
+	if diff := cmp.Diff([]types.UID{"a"}, rebuilt); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
 	}
 	entered = nil
 	dir.Enter(t.Context(), func() ([]*journal.Record, []journal.Bad, error) { return nil, nil, errors.New("unreadable") }, adopt, nil)

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/pci"
+	"github.com/gpu-dra/driver/pkg/procstat"
 )
 
 // Numbers knows the device numbers of this moment; inventory/sysfs.Tree is one.
@@ -127,27 +127,10 @@ func (p Proc) openMinors(pid int, major uint32) []int {
 	return minors
 }
 
-// ticks is the kernel's USER_HZ, in which /proc counts: 100 on all platforms of Linux that have
-// GPUs of this kind.
-const ticks = 100
-
 // began is when the process began.
 func (p Proc) began(pid int, boot time.Time) (time.Time, error) {
-	stat, err := os.ReadFile(filepath.Join(p.Root, strconv.Itoa(pid), "stat"))
-	if err != nil {
-		return time.Time{}, err
-	}
-	// The name is in parentheses and may hold anything; 20 fields on is starttime (proc(5)).
-	_, rest, ok := bytes.Cut(stat[max(bytes.LastIndexByte(stat, ')'), 0):], []byte(" "))
-	fields := strings.Fields(string(rest))
-	if !ok || len(fields) < 20 {
-		return time.Time{}, fmt.Errorf("stat of process %d is cut short", pid)
-	}
-	n, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return time.Time{}, fmt.Errorf("start of process %d: %w", pid, err)
-	}
-	return boot.Add(time.Duration(n) * time.Second / ticks), nil
+	stat, err := procstat.Read(p.Root, pid)
+	return boot.Add(time.Duration(stat.Started) * time.Second / procstat.TicksPerSecond), err
 }
 
 // bootTime is when the machine began, to the second.

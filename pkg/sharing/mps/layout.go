@@ -82,6 +82,58 @@ func (l Layout) Alive() (bool, error) {
 	return held, errors.Join(err, f.Close())
 }
 
+// Remove removes the directory, unless control daemons can live or the plugin has a note of a device
+// whose compute mode is still to be put back; removed is false then. It is for who knows that no
+// claim uses MPS.
+func (l Layout) Remove() (removed bool, err error) {
+	if _, err := os.Lstat(string(l)); errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	notes, err := filepath.Glob(filepath.Join(l.Devices(), "*.json"))
+	if err != nil || len(notes) > 0 {
+		return false, err
+	}
+	// Also where there is none: a container that starts meanwhile waits for the lock, or finds it
+	// gone and makes another.
+	f, err := os.OpenFile(l.LifeLock(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("remove what MPS control daemons left: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("lock %s: %w", l.LifeLock(), err)
+	}
+	if err := l.empty(); err != nil {
+		return false, fmt.Errorf("remove what MPS control daemons left: %w", err)
+	}
+	return true, nil
+}
+
+// empty removes everything, the lock last: from then on it keeps nobody off, and what somebody puts
+// there stays.
+func (l Layout) empty() error {
+	entries, err := os.ReadDir(string(l))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if path := filepath.Join(string(l), e.Name()); path != l.LifeLock() {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.Remove(l.LifeLock()); err != nil {
+		return err
+	}
+	if err := os.Remove(string(l)); !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
+}
+
 // MaxSocketPath is the longest path of a unix socket: sun_path has 108 bytes, one for the NUL.
 const MaxSocketPath = 107
 

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpu-dra/driver/pkg/bootfile"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -89,7 +90,7 @@ func parse(data []byte) *user {
 	return &entry
 }
 
-// put writes an entry. The name of the temporary file is no claim's.
+// put writes an entry. What a kill leaves of it is removed by others: its name is no claim's.
 func (u *Users) put(entry user) error {
 	data, err := json.Marshal(&entry)
 	if err != nil {
@@ -99,11 +100,7 @@ func (u *Users) put(entry user) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("directory of users of GPU %s: %w", entry.PCI, err)
 	}
-	temp := filepath.Join(dir, ".new")
-	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return fmt.Errorf("write a user of GPU %s: %w", entry.PCI, err)
-	}
-	if err := os.Rename(temp, u.path(entry.stepParams)); err != nil {
+	if err := bootfile.Replace(u.path(entry.stepParams), data); err != nil {
 		return fmt.Errorf("write a user of GPU %s: %w", entry.PCI, err)
 	}
 	return nil

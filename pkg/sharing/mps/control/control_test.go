@@ -85,26 +85,6 @@ func TestWait(t *testing.T) {
 	must(t, (process{Process: p}).kill())
 }
 
-func TestParseStart(t *testing.T) {
-	fields := strings.Repeat("0 ", 18)
-	for stat, want := range map[string]uint64{
-		"12 (a) b) S " + fields + "77 1 2": 77, "12 (x) S " + fields: 0, "": 0, "12 (x) S " + fields + "y": 0,
-	} {
-		if got, ok := parseStart([]byte(stat)); got != want || ok != (want != 0) {
-			t.Errorf("%q gives %d, %t", stat, got, ok)
-		}
-	}
-}
-
-func FuzzParseStart(f *testing.F) {
-	f.Add([]byte("12 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"))
-	f.Fuzz(func(t *testing.T, stat []byte) {
-		if _, ok := parseStart(stat); ok && len(stat) < 20 {
-			t.Fatalf("%q has a start", stat)
-		}
-	})
-}
-
 func TestEnterWithoutArguments(t *testing.T) {
 	if err := Enter([]string{"/x"}); err == nil || !strings.Contains(err.Error(), EnterCommand) {
 		t.Errorf("error %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpu-dra/driver/pkg/procstat"
 	"github.com/gpu-dra/driver/pkg/sharing/mps/supervisor"
 )
 
@@ -71,23 +72,8 @@ func procFile(pid int, name string) string { return filepath.Join("/proc", strco
 
 // startOf reads when a process started, in ticks since boot.
 func startOf(pid int) (uint64, bool) {
-	stat, err := os.ReadFile(procFile(pid, "stat"))
-	if err != nil {
-		return 0, false
-	}
-	return parseStart(stat)
-}
-
-// parseStart takes field 22 of /proc/PID/stat, see proc(5). The second is a name in parentheses,
-// which may have blanks and parentheses.
-func parseStart(stat []byte) (uint64, bool) {
-	const after = 22 - 3
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) <= after {
-		return 0, false
-	}
-	started, err := strconv.ParseUint(string(fields[after]), 10, 64)
-	return started, err == nil
+	stat, err := procstat.Read("/proc", pid)
+	return stat.Started, err == nil
 }
 
 // poll is how late an end of the context is noticed by who waits for a process.

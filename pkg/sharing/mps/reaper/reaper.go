@@ -14,12 +14,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"github.com/gpu-dra/driver/pkg/procstat"
 )
 
 // Config is what a reaper works with.
@@ -82,26 +83,38 @@ func takeLock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("directory of the lock: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock of the control daemons' container: %w", err)
-	}
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock of the control daemons' container: %w", err)
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isAt(f, path) {
 			return f, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		err = errors.Join(err, f.Close())
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		timer := time.NewTimer(retry)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil, errors.Join(fmt.Errorf("%s is locked: the container before this one has not ended: %w", path, ctx.Err()), f.Close())
+			return nil, fmt.Errorf("%s is locked: the container before this one has not ended: %w", path, ctx.Err())
 		}
 	}
+}
+
+// isAt tells whether a path still names the file: whoever tidies the node removes the one that
+// nobody has locked.
+func isAt(f *os.File, path string) bool {
+	own, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(path)
+	return err == nil && os.SameFile(own, there)
 }
 
 // run keeps a supervisor until the context ends.
@@ -213,23 +226,9 @@ func childrenOf(parent int) []int {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
-		if err != nil {
-			continue
-		}
-		if ppid, ok := parentOf(string(stat)); ok && ppid == parent {
+		if stat, err := procstat.Read("/proc", pid); err == nil && stat.Parent == parent {
 			out = append(out, pid)
 		}
 	}
 	return out
-}
-
-// parentOf takes field 4 of /proc/PID/stat, see proc(5); the second is a name in parentheses.
-func parentOf(stat string) (int, bool) {
-	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 {
-		return 0, false
-	}
-	parent, err := strconv.Atoi(fields[1])
-	return parent, err == nil
 }

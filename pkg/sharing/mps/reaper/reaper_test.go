@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpu-dra/driver/pkg/procstat"
 )
 
 // This program is also the first process of a container, and what runs below it: one a role.
@@ -149,9 +151,8 @@ func TestReaper(t *testing.T) {
 		}
 	}
 	c.until("the orphan is the reaper's child", func() bool {
-		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(orphans[0]), "stat"))
-		parent, ok := parentOf(string(stat))
-		return err == nil && ok && parent == c.cmd.Process.Pid
+		stat, err := procstat.Read("/proc", orphans[0])
+		return err == nil && stat.Parent == c.cmd.Process.Pid
 	})
 	// Killed orphans do not stay as zombies.
 	must(t, unix.Kill(orphans[1], unix.SIGKILL))
@@ -186,23 +187,21 @@ func TestLock(t *testing.T) {
 	must(t, <-got)
 }
 
-func FuzzParentOf(f *testing.F) {
-	f.Add("12 (a b) c) S 7 1 2")
-	f.Add("12 (x")
-	f.Fuzz(func(t *testing.T, stat string) {
-		if _, ok := parentOf(stat); ok && len(strings.Fields(stat)) < 2 {
-			t.Fatalf("%q has a parent", stat)
+// The file may be removed, by whoever had the lock, between the look at it and the lock: that of a
+// file that has no name any more keeps nobody off.
+func TestLockOfARemovedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := takeLock(t.Context(), path)
+	must(t, err)
+	got := make(chan error)
+	go func() {
+		second, err := takeLock(t.Context(), path)
+		if err == nil && !isAt(second, path) {
+			err = errors.New("the lock is of another file")
 		}
-	})
-}
-
-func TestParentOf(t *testing.T) {
-	if parent, ok := parentOf("12 (a b) c) S 7 1 2"); parent != 7 || !ok {
-		t.Errorf("parent %d, %t", parent, ok)
-	}
-	for _, stat := range []string{"", "12 (x)", "12 (x) S", "12 (x) S y"} {
-		if parent, ok := parentOf(stat); ok {
-			t.Errorf("%q gives %d", stat, parent)
-		}
-	}
+		got <- errors.Join(err, second.Close())
+	}()
+	must(t, os.Remove(path))
+	must(t, first.Close())
+	must(t, <-got)
 }
