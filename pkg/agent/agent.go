@@ -29,6 +29,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/cluster"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/health/claimstatus"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
@@ -74,6 +75,8 @@ type Agent struct {
 	locks     *lock.Locker
 	catalog   *catalog.Catalog
 	health    *monitor.Monitor
+	// claimStatus tells claims of the health of their devices; nil where that is off.
+	claimStatus *claimstatus.Writer
 	// offered are all published devices, also those that nobody can get.
 	offered    atomic.Pointer[[]device.Device]
 	journal    *journal.Store
@@ -292,7 +295,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	}
 	plugin := &kubeletplugin.Plugin{
 		Planner:  a.planner(),
-		Preparer: a.engine,
+		Preparer: hinting(a.claimStatus, a.engine),
 		Reporter: a.reporter,
 		Meter:    a.metrics,
 		Health:   a,
@@ -402,6 +405,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	var group errgroup.Group
 	group.Go(func() error { a.reconciler.Run(ctx); return nil })
 	group.Go(func() error { a.health.Run(ctx); return nil })
+	group.Go(func() error { a.claimStatus.Run(ctx); return nil })
 	group.Go(func() error { a.keepLayouts(ctx); return nil })
 	a.publisher.Load().Run(ctx)
 	return group.Wait()

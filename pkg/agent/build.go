@@ -69,6 +69,7 @@ func (a *Agent) build(ctx context.Context) error {
 	if err := a.buildEngine(ctx, tree, hookPath, boot); err != nil {
 		return err
 	}
+	a.claimStatus = a.newClaimStatus()
 	a.buildLayouts(ctx)
 	return nil
 }

@@ -56,6 +56,7 @@ func (a *Agent) buildHealth(boot string) error {
 		Changed: func(ctx context.Context) {
 			a.catalog.Rederive(ctx)
 			teller.Tell(ctx)
+			a.claimStatus.Hint()
 		},
 		// What goes wrong shows at the next regular look.
 		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },

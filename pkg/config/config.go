@@ -87,6 +87,7 @@ type Config struct {
 	HealthHoldDown time.Duration
 	HealthTable    string
 	HealthEvict    bool
+	ClaimStatus    bool
 }
 
 // Default is the configuration of a node whose driver is installed in the host's own tree.
@@ -164,6 +165,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.HealthHoldDown, "health-hold-down", c.HealthHoldDown, "How long a GPU that was ill must be well before it is offered again; each time that the same fault comes back soon doubles it.")
 	fs.StringVar(&c.HealthTable, "health-table", c.HealthTable, "YAML file whose rows replace those of the built-in table of faults. Empty means the built-in one alone.")
 	fs.BoolVar(&c.HealthEvict, "health-evict", c.HealthEvict, "Taint what is lost with NoExecute, so that its pods are evicted, instead of NoSchedule.")
+	fs.BoolVar(&c.ClaimStatus, "claim-status", c.ClaimStatus, "Write the condition Ready of each device into the status of its claim. Needs the right to do so.")
 }
 
 // EnvName is the environment variable of a flag: upper case, dashes to underscores.

@@ -21,6 +21,8 @@ const (
 	GPUWell    Reason = "GPUWell"
 	GPUError   Reason = "GPUError"
 	DeviceSick Reason = "DeviceSick"
+	// ClaimStatusRefused is about what claims are told.
+	ClaimStatusRefused Reason = "ClaimStatusRefused"
 )
 
 func (r Reason) ofHealth() bool {
@@ -44,6 +46,10 @@ func healthDescriptions() []Description {
 			DeviceSick, "ResourceClaim, Pod", "A device of the claim, or of the pod, has a fault.",
 			"What runs may have failed or may fail: look at its log, end it, and start it again elsewhere.",
 		},
+		{
+			ClaimStatusRefused, "Node", "The API server does not take the condition Ready of the devices in the status of claims.",
+			"The note has its words: an RBAC rule that is missing, or a feature gate that is off. Pods, taints and Events say the same as the condition; to do without it, set rbac.claimStatus to false.",
+		},
 	}
 }
 
@@ -65,6 +71,15 @@ func (r *Reporter) Noticed(ctx context.Context, at pci.Address, xid int, rule he
 	if rule.Severity > health.Ignore {
 		r.event(r.node, corev1.EventTypeWarning, GPUError, fmt.Sprintf("GPU %s: XID %d: %s (%s)", at, xid, rule.Means, rule.Severity))
 	}
+}
+
+// ClaimStatusRefused tells why the API server does not take the conditions of claims; nil ends it.
+func (r *Reporter) ClaimStatusRefused(ctx context.Context, err error) {
+	current := map[string]string{}
+	if err != nil {
+		current["claims"] = "The condition Ready of devices cannot be written into claims: " + err.Error()
+	}
+	r.lasting(ctx, ClaimStatusRefused, current)
 }
 
 // Pod names a pod.

@@ -4,6 +4,8 @@
 package taints
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -75,6 +77,34 @@ func States(devices []device.Device, judge Judge, pool string, now time.Time) []
 		})
 	}
 	return out
+}
+
+// ConditionReady is the type of the condition that claims have for each device.
+const ConditionReady = "Ready"
+
+// Ready is the condition of a device in the status of its claim. How often a fault came and when
+// the device will return is left out: each change is a write.
+func Ready(v health.Verdict) metav1.Condition {
+	steady := health.Verdict{Faults: slices.Clone(v.Faults)}
+	for i := range steady.Faults {
+		steady.Faults[i].Count = 0
+	}
+	c := metav1.Condition{Type: ConditionReady, Status: metav1.ConditionTrue, Reason: cmp.Or(v.Reason(), string(health.Healthy)), Message: steady.Message()}
+	switch v.Status() {
+	case health.Unhealthy:
+		c.Status = metav1.ConditionFalse
+	case health.Unknown:
+		c.Status = metav1.ConditionUnknown
+	}
+	return c
+}
+
+// Missing is the condition of a device that the node does not show any more.
+func Missing() metav1.Condition {
+	return metav1.Condition{
+		Type: ConditionReady, Status: metav1.ConditionUnknown, Reason: "NotFound",
+		Message: "The node does not show this device now: see the Events of the node.",
+	}
 }
 
 // Taint describes a taint for the reference page.

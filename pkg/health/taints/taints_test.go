@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	draplugin "k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"pgregory.net/rapid"
 
 	"github.com/gpu-dra/driver/pkg/device"
@@ -88,6 +90,13 @@ func TestTaintsAndStatesAgree(t *testing.T) {
 			}
 			if unhealthy := states[i].Health == "Unhealthy"; unhealthy != keep || states[i].DeviceName != d.Name() || states[i].PoolName != "pool" {
 				t.Errorf("taints %v, state %+v", words(tainter(d)), states[i])
+			}
+			ready := taints.Ready(judge.Of(d))
+			wanted := map[draplugin.HealthStatus]metav1.ConditionStatus{
+				draplugin.HealthStatusHealthy: metav1.ConditionTrue, draplugin.HealthStatusUnhealthy: metav1.ConditionFalse, draplugin.HealthStatusUnknown: metav1.ConditionUnknown,
+			}[states[i].Health]
+			if ready.Status != wanted || ready.Reason == "" || len(ready.Reason) > 1024 || (states[i].Message == "") != (ready.Message == "") {
+				t.Errorf("state %+v, condition %+v", states[i], ready)
 			}
 			if n := len(tainter(d)); n > resourceapi.DeviceTaintsMaxLength {
 				t.Errorf("%d taints", n)
