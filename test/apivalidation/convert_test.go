@@ -1,10 +1,13 @@
 package apivalidation
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/resource/validation"
 
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/convert"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/manifest"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 )
 
@@ -29,7 +33,7 @@ func judge(t *testing.T, document []byte) field.ErrorList {
 	t.Helper()
 	object, _, err := legacyscheme.Codecs.UniversalDecoder().Decode(document, nil, nil)
 	if runtime.IsNotRegisteredError(err) {
-		return nil
+		return judgeTemplates(t, document)
 	}
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, document)
@@ -57,6 +61,39 @@ func judge(t *testing.T, document []byte) field.ErrorList {
 		return corevalidation.ValidatePodTemplateSpec(&o.Spec.Template, spec, options)
 	}
 	return nil
+}
+
+// judgeTemplates is about the pods that another project's controller makes of an object.
+func judgeTemplates(t *testing.T, document []byte) field.ErrorList {
+	t.Helper()
+	objects, err := state.Decode(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all field.ErrorList
+	for _, object := range objects {
+		for _, pod := range manifest.PodsOf(object) {
+			if pod.Unknown != nil {
+				continue // Left as it was, with a comment.
+			}
+			text, err := json.Marshal(corev1.PodTemplate{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodTemplate"}, Template: corev1.PodTemplateSpec{Spec: *pod.Spec},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			decoded, _, err := legacyscheme.Codecs.UniversalDecoder().Decode(text, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			template, ok := decoded.(*core.PodTemplate)
+			if !ok {
+				t.Fatalf("%T is no template of a pod", decoded)
+			}
+			all = append(all, corevalidation.ValidatePodTemplateSpec(&template.Template, field.NewPath(pod.Subject), corevalidation.PodValidationOptions{})...)
+		}
+	}
+	return all
 }
 
 func check(t *testing.T, text []byte) int {

@@ -9,14 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/dynamic-resource-allocation/cel"
 
 	configapi "github.com/gpu-dra/driver/api/resource/v1beta1"
 	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/manifest"
 )
 
 // spec is one example, read strictly.
@@ -27,15 +28,26 @@ type spec struct {
 
 func specs(t *testing.T) []spec {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(specsDir, "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no examples: %v", err)
-	}
 	var all []spec
-	for _, file := range files {
-		all = append(all, spec{filepath.Base(file), decode(t, string(readFile(t, file)))})
+	for _, folder := range []string{"", "scenarios"} {
+		files, err := filepath.Glob(filepath.Join(specsDir, folder, "*.yaml"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no examples: %v", err)
+		}
+		for _, file := range files {
+			all = append(all, spec{filepath.Join(folder, filepath.Base(file)), decode(t, string(readFile(t, file)))})
+		}
 	}
 	return all
+}
+
+// pods are the pods, and those that workloads make.
+func (s spec) pods() []*manifest.Pod {
+	var found []*manifest.Pod
+	for _, object := range s.objects {
+		found = append(found, manifest.PodsOf(object)...)
+	}
+	return found
 }
 
 // claims gives the spec of each claim and template by its name.
@@ -79,8 +91,8 @@ func TestSpecsReferToWhatIsThere(t *testing.T) {
 	for _, s := range specs(t) {
 		t.Run(s.name, func(t *testing.T) {
 			claims := s.claims()
-			pods := every[*corev1.Pod](s.objects)
-			if len(pods) == 0 {
+			pods := s.pods()
+			if len(pods) == 0 && len(claims) > 0 {
 				t.Error("no pod uses the claim")
 			}
 			for _, pod := range pods {
@@ -98,25 +110,25 @@ func TestSpecsReferToWhatIsThere(t *testing.T) {
 }
 
 // checkReferences follows a pod's claims to objects of the same example and back to containers.
-func checkReferences(t *testing.T, pod *corev1.Pod, claims map[string]resourcev1.ResourceClaimSpec) {
+func checkReferences(t *testing.T, pod *manifest.Pod, claims map[string]resourcev1.ResourceClaimSpec) {
 	t.Helper()
 	named := map[string]bool{}
 	for _, reference := range pod.Spec.ResourceClaims {
 		named[reference.Name] = true
 		for _, name := range []*string{reference.ResourceClaimName, reference.ResourceClaimTemplateName} {
 			if _, ok := claims[deref(name)]; name != nil && !ok {
-				t.Errorf("pod %s names claim %s, which is not there", pod.Name, *name)
+				t.Errorf("%s names claim %s, which is not there", pod.Subject, *name)
 			}
 		}
 	}
 	for _, container := range pod.Spec.Containers {
 		gpus := container.Resources.Limits["nvidia.com/gpu"]
 		if len(container.Resources.Claims) == 0 && gpus.IsZero() {
-			t.Errorf("container %s of pod %s asks for nothing", container.Name, pod.Name)
+			t.Errorf("container %s of %s asks for nothing", container.Name, pod.Subject)
 		}
 		for _, claim := range container.Resources.Claims {
 			if !named[claim.Name] {
-				t.Errorf("container %s of pod %s uses claim %s, which the pod does not have", container.Name, pod.Name, claim.Name)
+				t.Errorf("container %s of %s uses claim %s, which it does not have", container.Name, pod.Subject, claim.Name)
 			}
 		}
 	}
@@ -129,8 +141,27 @@ func deref(s *string) string {
 	return *s
 }
 
-// sample is a GPU that has every attribute, and one that has none but its type.
-func samples() (full, empty cel.Device) {
+// samples are devices that have what the examples select by, and one that has nothing but its type.
+func samples() (full []cel.Device, empty cel.Device) {
+	gpu, empty := gpuSamples()
+	h200, _ := gpuSamples()
+	h200.Attributes["productName"] = resourcev1.DeviceAttribute{StringValue: new("NVIDIA H200")}
+	full = []cel.Device{gpu, h200}
+	for profile, size := range map[string]string{"3g.40gb": "40448Mi", "1g.10gb": "9856Mi"} {
+		part := deviceOf("gpu.nvidia.com", "mig", false)
+		part.Attributes["profile"] = resourcev1.DeviceAttribute{StringValue: &profile}
+		part.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{"memory": {Value: resource.MustParse(size)}}
+		full = append(full, part)
+	}
+	for _, enforcement := range []string{"none", "cooperative"} {
+		shared := deviceOf("gpu.nvidia.com", "gpu", true)
+		shared.Attributes["sharingEnforcement"] = resourcev1.DeviceAttribute{StringValue: &enforcement}
+		full = append(full, shared)
+	}
+	return full, empty
+}
+
+func gpuSamples() (full, empty cel.Device) {
 	full, empty = deviceOf("gpu.nvidia.com", "gpu", false), deviceOf("gpu.nvidia.com", "gpu", false)
 	for name, value := range map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
 		"productName":                     {StringValue: new("NVIDIA H100 80GB HBM3")},
@@ -148,15 +179,13 @@ func samples() (full, empty cel.Device) {
 // the attribute does not meet: it must not end in an error, which would stop the whole pod.
 func TestSpecSelectors(t *testing.T) {
 	full, empty := samples()
-	h200, _ := samples()
-	h200.Attributes["productName"] = resourcev1.DeviceAttribute{StringValue: new("NVIDIA H200")}
 	seen := 0
 	for _, s := range specs(t) {
 		expressions, _ := s.selectors()
 		for _, expression := range expressions {
 			seen++
 			met := false
-			for _, d := range []cel.Device{full, h200} {
+			for _, d := range full {
 				ok, err := matches(t, cel.Features{EnableConsumableCapacity: true}, expression, d)
 				if err != nil {
 					t.Errorf("%s: %v", s.name, err)
@@ -164,7 +193,7 @@ func TestSpecSelectors(t *testing.T) {
 				met = met || ok
 			}
 			if !met {
-				t.Errorf("%s: no GPU meets %s", s.name, expression)
+				t.Errorf("%s: no device meets %s", s.name, expression)
 			}
 			if ok, err := matches(t, cel.Features{EnableConsumableCapacity: true}, expression, empty); ok || err != nil {
 				t.Errorf("%s: a GPU without attributes gives %t, %v for %s", s.name, ok, err, expression)
@@ -233,17 +262,26 @@ func TestSpecsAreListed(t *testing.T) {
 	readme := string(readFile(t, specsDir, "README.md"))
 	names := map[string]string{}
 	for _, s := range specs(t) {
-		if !strings.Contains(readme, fmt.Sprintf("[%s](%s)", s.name, s.name)) {
+		if !strings.Contains(readme, "]("+s.name+")") {
 			t.Errorf("README.md does not list %s", s.name)
 		}
-		for _, pod := range every[*corev1.Pod](s.objects) {
-			if other := names[pod.Namespace+"/"+pod.Name]; other != "" {
-				t.Errorf("%s and %s both make pod %s: they cannot run side by side", other, s.name, pod.Name)
+		for _, object := range s.objects {
+			named, err := meta.Accessor(object)
+			if err != nil {
+				t.Fatal(err)
 			}
-			names[pod.Namespace+"/"+pod.Name] = s.name
+			id := fmt.Sprintf("%s %s/%s", object.GetObjectKind().GroupVersionKind().Kind, named.GetNamespace(), named.GetName())
+			if other := names[id]; other != "" {
+				t.Errorf("%s and %s both make %s: they cannot run side by side", other, s.name, id)
+			}
+			names[id] = s.name
 		}
 	}
-	if listed := strings.Count(readme, ".yaml)"); listed != len(specs(t)) {
-		t.Errorf("README.md lists %d files, there are %d", listed, len(specs(t)))
+	links := map[string]bool{}
+	for _, link := range regexp.MustCompile(`\]\(([^)]+\.yaml)\)`).FindAllStringSubmatch(readme, -1) {
+		links[link[1]] = true
+	}
+	if len(links) != len(specs(t)) {
+		t.Errorf("README.md lists %d files, there are %d", len(links), len(specs(t)))
 	}
 }

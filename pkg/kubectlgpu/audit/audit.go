@@ -38,18 +38,16 @@ func Run(objects []runtime.Object) (finding.Report, error) {
 	claims := specs(objects)
 	pods := 0
 	for _, o := range objects {
-		pod := manifest.PodOf(o)
-		if pod == nil {
-			continue
-		}
-		pods++
-		s := look(pod, claims)
-		for _, c := range checks() {
-			f := finding.Finding{Subject: pod.Subject, Check: c.name, Severity: finding.OK, Message: "ok"}
-			if message := c.look(s); message != "" {
-				f.Severity, f.Message, f.Why, f.Fix = c.severity, message, c.why, c.fix
+		for _, pod := range manifest.PodsOf(o) {
+			pods++
+			s := look(pod, claims)
+			for _, c := range checks() {
+				f := finding.Finding{Subject: pod.Subject, Check: c.name, Severity: finding.OK, Message: "ok"}
+				if message := c.look(s); message != "" {
+					f.Severity, f.Message, f.Why, f.Fix = c.severity, message, c.why, c.fix
+				}
+				r.Add(f)
 			}
-			r.Add(f)
 		}
 	}
 	if pods == 0 {

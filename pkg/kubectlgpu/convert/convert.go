@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -107,8 +108,49 @@ func (c *converter) foreign(document []byte) error {
 	if c.settings("the file", "nvidia", string(document)) {
 		return nil
 	}
-	c.add(raw, nonEmpty(mentions(document))...)
+	note := mentions(document)
+	if fields, ok := raw.(map[string]any); ok {
+		object := &unstructured.Unstructured{Object: fields}
+		done, err := c.foreignPods(object)
+		if done || err != nil {
+			return err
+		}
+		if kind := object.GroupVersionKind(); note != "" && kind.Group == "kueue.x-k8s.io" {
+			note = fmt.Sprintf("Kueue counts devices of claims under a name of its configuration; with this one the quota stays as it is: "+
+				"resources.deviceClassMappings: [{name: %sgpu, deviceClassNames: [%s]}], and feature gate DynamicResourceAllocation.", vendor, gpuClass)
+		}
+	}
+	c.add(raw, nonEmpty(note)...)
 	return nil
+}
+
+// foreignPods converts the pod templates of another project's kind that is known here. It is not
+// done where there are none.
+func (c *converter) foreignPods(object *unstructured.Unstructured) (done bool, err error) {
+	pods := manifest.PodsOf(object)
+	var comments []string
+	for _, pod := range pods {
+		if pod.Unknown != nil {
+			comments = append(comments, fmt.Sprintf("No equal: %s was left as it is, since its template is not understood: %v.", pod.Subject, pod.Unknown))
+			continue
+		}
+		// What Kubernetes would add is not written where nothing was converted.
+		said, changed := c.convertPod(object, pod)
+		comments = append(comments, said...)
+		if !changed {
+			continue
+		}
+		spec, err := pod.Store()
+		if err != nil {
+			return false, err
+		}
+		prune(spec)
+	}
+	if len(pods) == 0 {
+		return false, nil
+	}
+	c.add(object.Object, nonEmpty(comments...)...)
+	return true, nil
 }
 
 // mentions warns of resources of the device plugin in an object that is not understood.
@@ -147,8 +189,8 @@ func (c *converter) object(object runtime.Object, document []byte) error {
 	case *corev1.ResourceQuota:
 		return c.quota(o)
 	}
-	pod := manifest.PodOf(object)
-	if pod == nil {
+	pods := manifest.PodsOf(object)
+	if len(pods) == 0 {
 		var raw any
 		if err := yaml.Unmarshal(document, &raw); err != nil {
 			return err
@@ -160,7 +202,8 @@ func (c *converter) object(object runtime.Object, document []byte) error {
 	if !ok {
 		return errors.New("the object has no metadata")
 	}
-	return c.pod(object, accessor, pod)
+	comments, _ := c.convertPod(accessor, pods[0])
+	return c.keep(object, comments...)
 }
 
 // keep passes an object on, without what only the API server writes.

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/manifest"
@@ -18,18 +17,18 @@ import (
 // maxDevices is the most devices of one claim.
 const maxDevices = resourceapi.AllocationResultsMaxSize
 
-// pod converts what makes pods. The template comes before it, so that applying the output in order
-// works.
-func (c *converter) pod(object runtime.Object, named metav1.Object, pod *manifest.Pod) error {
+// convertPod converts what makes pods. The template of the claim comes before it, so that applying
+// the output in order works.
+func (c *converter) convertPod(named metav1.Object, pod *manifest.Pod) (comments []string, changed bool) {
 	p := &conversion{converter: c, spec: pod.Spec}
 	p.collect()
 	if len(p.requests) == 0 {
-		return c.keep(object, p.comments...)
+		return p.comments, false
 	}
 	p.selectors()
 	p.leftovers()
 	template := &resourceapi.ResourceClaimTemplate{
-		TypeMeta: typed("ResourceClaimTemplate"), ObjectMeta: metav1.ObjectMeta{Name: templateName(named), Namespace: named.GetNamespace()},
+		TypeMeta: typed("ResourceClaimTemplate"), ObjectMeta: metav1.ObjectMeta{Name: templateName(named, pod.Role), Namespace: named.GetNamespace()},
 	}
 	devices := &template.Spec.Spec.Devices
 	for _, r := range p.requests {
@@ -40,16 +39,19 @@ func (c *converter) pod(object runtime.Object, named metav1.Object, pod *manifes
 	note := p.nvlink(devices)
 	p.spec.ResourceClaims = append(p.spec.ResourceClaims, corev1.PodResourceClaim{Name: p.claim, ResourceClaimTemplateName: &template.Name})
 	c.add(template, nonEmpty("The GPUs of "+pod.Subject+".", note)...)
-	return c.keep(object, p.comments...)
+	return p.comments, true
 }
 
-func templateName(o metav1.Object) string {
+func templateName(o metav1.Object, role string) string {
 	name := o.GetName()
 	if name == "" {
 		name = strings.TrimSuffix(o.GetGenerateName(), "-")
 	}
 	if name == "" {
 		name = "pod"
+	}
+	if role != "" {
+		name += "-" + role
 	}
 	const most = 200
 	return strings.TrimRight(name[:min(most, len(name))], "-.") + "-gpu"

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -39,20 +40,49 @@ type Pod struct {
 	Subject string
 	// Namespace is the object's.
 	Namespace string
-	// Meta and Spec are the object's own: a change changes the object.
+	// Meta and Spec are the object's own: a change changes the object, after Store.
 	Meta *metav1.ObjectMeta
 	Spec *corev1.PodSpec
 	// Replicas is how many pods there will be; 1 where the object does not say.
 	Replicas int
+	// Role tells the templates of one object apart, "leader"; empty where there is one alone.
+	Role string
+	// Unknown says what Kubernetes does not know in the template of another project's kind. Spec
+	// is then without it.
+	Unknown error
+
+	// template is what Spec was read from; nil where Spec is the object's own.
+	template map[string]any
 }
 
-// PodOf finds the pod of an object; nil for other kinds.
-func PodOf(object runtime.Object) *Pod {
+// Store has the object hold a Spec that was changed, and returns what it holds now. Nil is for
+// Kubernetes' own kinds, where nothing has to be done.
+func (p *Pod) Store() (map[string]any, error) {
+	if p.template == nil {
+		return nil, nil
+	}
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", p.Subject, err)
+	}
+	p.template["spec"] = spec
+	return spec, nil
+}
+
+// PodsOf finds the pods of an object: one, of Kubernetes' own kinds, or several, of kinds of others
+// that run GPU work. None for everything else.
+func PodsOf(object runtime.Object) []*Pod {
+	if raw, ok := object.(*unstructured.Unstructured); ok {
+		return foreign(raw)
+	}
 	pod := podOf(object)
-	if named, ok := object.(metav1.Object); ok && pod != nil {
+	if pod == nil {
+		return nil
+	}
+	if named, ok := object.(metav1.Object); ok {
 		pod.Namespace = named.GetNamespace()
 	}
-	return pod
+	return []*Pod{pod}
 }
 
 func podOf(object runtime.Object) *Pod {

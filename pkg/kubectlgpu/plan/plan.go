@@ -89,22 +89,20 @@ func gather(objects []runtime.Object, cluster *state.State, copies int) []work {
 	var out []work
 	named := map[string]bool{}
 	for _, o := range objects {
-		pod := manifest.PodOf(o)
-		if pod == nil {
-			continue
-		}
-		for _, c := range pod.Spec.ResourceClaims {
-			for _, name := range []*string{c.ResourceClaimName, c.ResourceClaimTemplateName} {
-				if name != nil {
-					named[*name] = true
+		for _, pod := range manifest.PodsOf(o) {
+			for _, c := range pod.Spec.ResourceClaims {
+				for _, name := range []*string{c.ResourceClaimName, c.ResourceClaimTemplateName} {
+					if name != nil {
+						named[*name] = true
+					}
 				}
 			}
-		}
-		for i := range pod.Replicas * copies {
-			p := &corev1.Pod{ObjectMeta: *pod.Meta.DeepCopy(), Spec: *pod.Spec.DeepCopy()}
-			p.Namespace = pod.Namespace
-			p.Name = fmt.Sprintf("%s-%d", strings.ToLower(strings.ReplaceAll(pod.Subject, " ", "-")), i)
-			out = append(out, work{subject: numbered(pod.Subject, i, pod.Replicas*copies), pod: p})
+			for i := range pod.Replicas * copies {
+				p := &corev1.Pod{ObjectMeta: *pod.Meta.DeepCopy(), Spec: *pod.Spec.DeepCopy()}
+				p.Namespace = pod.Namespace
+				p.Name = fmt.Sprintf("%s-%d", strings.ToLower(strings.ReplaceAll(pod.Subject, " ", "-")), i)
+				out = append(out, work{subject: numbered(pod.Subject, i, pod.Replicas*copies), pod: p})
+			}
 		}
 	}
 	for _, o := range objects {

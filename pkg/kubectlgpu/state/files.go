@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -64,9 +65,9 @@ func manifests(path string) ([]string, error) {
 	return files, err
 }
 
-// Decode reads a stream of YAML or JSON documents, and takes lists apart. Documents of kinds that
-// are not Kubernetes' own, and ones that are no objects at all, are left out: what is around the
-// objects in a file is none of our business.
+// Decode reads a stream of YAML or JSON documents, and takes lists apart. Objects of kinds that are
+// not Kubernetes' own are unstructured ones. What is no object at all is left out: what is around
+// the objects in a file is none of our business.
 func Decode(data []byte) ([]runtime.Object, error) {
 	var out []runtime.Object
 	decoder := serializer.NewCodecFactory(scheme.Scheme).UniversalDeserializer()
@@ -106,7 +107,13 @@ func Documents(data []byte, do func(document []byte) error) error {
 func decodeOne(decoder runtime.Decoder, document []byte) ([]runtime.Object, error) {
 	object, _, err := decoder.Decode(document, nil, nil)
 	switch {
-	case runtime.IsNotRegisteredError(err), runtime.IsMissingKind(err), runtime.IsMissingVersion(err):
+	case runtime.IsNotRegisteredError(err):
+		foreign, _, err := unstructured.UnstructuredJSONScheme.Decode(document, nil, nil)
+		if one, ok := foreign.(*unstructured.Unstructured); ok && err == nil {
+			return []runtime.Object{one}, nil
+		}
+		return nil, nil
+	case runtime.IsMissingKind(err), runtime.IsMissingVersion(err):
 		return nil, nil
 	case err != nil:
 		return nil, err
