@@ -7,18 +7,14 @@ import (
 	"go/token"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
-	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/spf13/pflag"
 
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/health/taints"
-	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/report"
 )
 
@@ -84,47 +80,6 @@ func flagsPage() string {
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", f.Name, config.EnvName(f.Name), value, strings.ReplaceAll(f.Usage, "|", "\\|"))
 	})
 	return b.String()
-}
-
-func metricsPage() (string, error) {
-	m := metrics.New("v0.0.0")
-	// Series that appear with their first value.
-	m.Devices(map[string]int{"gpu": 1})
-	m.CountClaims(func() (int, error) { return 0, nil })
-	m.Published(time.Second, metrics.Success)
-	families, err := m.Registry().Gather()
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	b.WriteString(head("Metrics",
-		"Served at `/metrics` of `--http-address`. Labels are bounded sets: no claim, pod or UUID is a label. Every series with\n"+
-			"known labels exists from the start. The Go runtime's and the process's own metrics are there too."))
-	b.WriteString("| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
-	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "gpu_dra_") {
-			continue
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), labels(f), f.GetHelp())
-	}
-	var reasons []string
-	for _, r := range metrics.Reasons() {
-		reasons = append(reasons, "`"+string(r)+"`")
-	}
-	fmt.Fprintf(&b, "\nValues of `reason`: %s.\n", strings.Join(reasons, ", "))
-	return b.String(), nil
-}
-
-func labels(f *dto.MetricFamily) string {
-	var names []string
-	for _, m := range f.GetMetric() {
-		for _, l := range m.GetLabel() {
-			if name := "`" + l.GetName() + "`"; !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return strings.Join(names, ", ")
 }
 
 func healthPage() (string, error) {

@@ -38,13 +38,16 @@ import (
 	"github.com/gpu-dra/driver/pkg/kubeletplugin/metadata"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
+	"github.com/gpu-dra/driver/pkg/metrics/hardware"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/prepare/metered"
 	"github.com/gpu-dra/driver/pkg/probes"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 	"github.com/gpu-dra/driver/pkg/takeover"
+	"github.com/gpu-dra/driver/pkg/tenancy"
 )
 
 const (
@@ -85,6 +88,8 @@ type Agent struct {
 	engine     *prepare.Engine
 	timeSlices timeslicing.Executor
 	reconciler *reconcile.Reconciler
+	tenants    *tenancy.Register
+	hardware   *hardware.Collector
 	layouts    layouts
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
@@ -139,7 +144,7 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	defer a.closeLibrary(serving)
 	checks := a.checks()
 	group, serving := errgroup.WithContext(serving)
-	group.Go(func() error { return probes.ServeHTTP(serving, web, probes.Handler(a.metrics.Registry(), checks)) })
+	group.Go(func() error { return probes.ServeHTTP(serving, web, a.web(checks)) })
 	group.Go(func() error { return probes.ServeGRPC(serving, health, probes.NewHealth(checks)) })
 	group.Go(func() error { return a.serve(ctx, serving) })
 	err = group.Wait()
@@ -295,7 +300,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 	}
 	plugin := &kubeletplugin.Plugin{
 		Planner:  a.planner(),
-		Preparer: hinting(a.claimStatus, a.engine),
+		Preparer: metered.ByKind(hinting(a.claimStatus, a.engine), a.metrics),
 		Reporter: a.reporter,
 		Meter:    a.metrics,
 		Health:   a,
@@ -406,6 +411,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	group.Go(func() error { a.reconciler.Run(ctx); return nil })
 	group.Go(func() error { a.health.Run(ctx); return nil })
 	group.Go(func() error { a.claimStatus.Run(ctx); return nil })
+	group.Go(func() error { a.serveTenants(ctx); return nil })
 	group.Go(func() error { a.keepLayouts(ctx); return nil })
 	a.publisher.Load().Run(ctx)
 	return group.Wait()

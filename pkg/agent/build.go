@@ -21,6 +21,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/prepare/metered"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -94,7 +95,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 		DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
 		Logger:        klog.FromContext(ctx),
 	}})
-	a.engine, err = prepare.New(prepare.Config{
+	a.engine, err = prepare.New(metered.Config(prepare.Config{
 		Journal:     a.journal,
 		Locks:       a.locks,
 		Specs:       dir,
@@ -107,7 +108,7 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 		Waiting:     func() { a.reconciler.Hint() },
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
-	})
+	}, a.metrics))
 	if err != nil {
 		return err
 	}

@@ -48,11 +48,12 @@ func (a *Agent) buildHealth(boot string) error {
 		Records: a.journal, Reporter: a.reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return a.health.Verdict(at, p) },
 		Devices: a.allDevices, Pods: a.podsOf,
 	}
+	a.buildTenants()
 	a.health = monitor.New(monitor.Config{
 		Rules:  health.Rules{Table: table, Timing: timing},
 		Source: vitals.Reader{Lender: a.library}, Partitions: a.library,
 		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
-		Reporter: a.reporter, Interval: a.config.HealthInterval,
+		Reporter: a.hardware.Counting(a.reporter), Interval: a.config.HealthInterval,
 		Changed: func(ctx context.Context) {
 			a.catalog.Rederive(ctx)
 			teller.Tell(ctx)

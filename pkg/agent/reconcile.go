@@ -46,7 +46,9 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 	return reconcile.New(reconcile.Config{
 		Journal: a.journal,
 		Claims: apiclaims.Lookup{
-			In:     func(namespace string) apiclaims.Getter { return a.lookups.ResourceV1().ResourceClaims(namespace) },
+			In: func(namespace string) apiclaims.Getter {
+				return a.tenants.Through(a.lookups.ResourceV1().ResourceClaims(namespace))
+			},
 			Driver: c.DriverName, Pool: c.NodeName,
 		},
 		Users:  users,
@@ -61,6 +63,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 		},
 		Renew:    a.renew,
 		Reporter: a.reporter,
+		Passed:   a.metrics.Reconciled,
 		Interval: c.ReconcileInterval,
 		Grace:    c.OrphanGrace,
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/takeover"
+	"github.com/gpu-dra/driver/pkg/tenancy"
 )
 
 // takeOver enters the claims of NVIDIA's published driver that are still prepared on this node,
@@ -53,10 +54,12 @@ func (a *Agent) takenTaints() []offer.Tainter {
 type planner struct {
 	*catalog.Catalog
 	renaming takeover.Planner
+	tenants  *tenancy.Register
 }
 
 // Plan implements kubeletplugin.Planner.
 func (p planner) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
+	p.tenants.Saw(claim)
 	return p.renaming.Plan(claim)
 }
 
@@ -64,5 +67,5 @@ func (a *Agent) planner() planner {
 	return planner{a.catalog, takeover.Planner{
 		Plans: a.catalog, Driver: a.config.DriverName,
 		Load: func(claim claims.Ref) (*journal.Record, error) { return a.journal.Load(claim.UID) },
-	}}
+	}, a.tenants}
 }

@@ -25,6 +25,8 @@ const (
 	presenceFile = "present"
 	// timeSlicesDir says which claims asked for a time slice.
 	timeSlicesDir = "timeslices"
+	// tenantsSocket is where exporters ask who has what.
+	tenantsSocket = "devices.sock"
 	// metadataDir is the library's.
 	metadataDir = "dra-device-metadata"
 )
@@ -82,7 +84,7 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 // removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
 // without it, the domains of the others would get new names.
 func (a *Agent) removable() []string {
-	names := []string{holdersDir, timeSlicesDir, locksDir, metadataDir, filepath.Base(a.config.CDIHook)}
+	names := []string{holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, filepath.Base(a.config.CDIHook)}
 	if a.topologyIsWhole() {
 		names = append(names, nvlinkFile)
 	}

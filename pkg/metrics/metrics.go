@@ -1,6 +1,7 @@
 // Package metrics holds what the driver counts and times, for its HTTP endpoint and for the
 // reference page that is generated from the same definitions. The registry is its own: nothing
-// is registered globally. Labels are bounded sets; claims, pods and UUIDs never are labels.
+// is registered globally. Labels are bounded sets: claims, pods and UUIDs are labels of the info
+// series in package hardware alone, which there are of this node's devices only.
 // The package must not know how claims are prepared or slices published: it is told.
 package metrics
 
@@ -82,6 +83,7 @@ type Metrics struct {
 	kept         prometheus.Gauge
 	leftovers    prometheus.Counter
 	mig          partitions
+	work         work
 }
 
 // callBuckets resolve a prepare of a millisecond as well as one that waits for hardware; the
@@ -122,8 +124,9 @@ func New(version string) *Metrics {
 		leftovers:  counter("leftovers_removed_total", "Files and partitions removed because no claim's record accounted for them."),
 		mig:        newPartitions(),
 	}
-	m.mps = newMPS()
+	m.mps, m.work = newMPS(), newWork()
 	m.registry.MustRegister(m.mps.collectors()...)
+	m.registry.MustRegister(m.work.collectors()...)
 	m.mig.register(m.registry)
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info",

@@ -107,6 +107,8 @@ gpu_dra_unusable_gpus 2
 func TestNamesFollowTheConventions(t *testing.T) {
 	m := New("v1")
 	m.Devices(map[string]int{"gpu": 1})
+	m.Step("mps", Do, time.Second, nil)
+	m.PreparedKind("gpu", time.Second)
 	problems, err := testutil.GatherAndLint(m.Registry())
 	if err != nil {
 		t.Fatal(err)

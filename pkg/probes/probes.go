@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"k8s.io/klog/v2"
 )
 
 // Check is one named question; nil means that all is well.
@@ -132,6 +135,25 @@ func ServeHTTP(ctx context.Context, listener net.Listener, handler http.Handler)
 	}
 	return nil
 }
+
+// ServeSocket serves at the path of a unix socket until the context ends, in place of who served there
+// before. Those who want that belong to its group, the process's. What goes wrong is logged: nothing
+// else depends on it.
+func ServeSocket(ctx context.Context, path string, handler http.Handler) {
+	err := os.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		var listener net.Listener
+		if listener, err = (&net.ListenConfig{}).Listen(ctx, "unix", path); err == nil {
+			err = errors.Join(os.Chmod(path, socketMode), ServeHTTP(ctx, listener, handler))
+		}
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Nobody is answered at the socket", "path", path)
+	}
+}
+
+// socketMode lets in the owner and the group.
+const socketMode = 0o660
 
 // ServeGRPC serves the health service until the context ends. A nil listener serves nothing.
 func ServeGRPC(ctx context.Context, listener net.Listener, health *Health) error {

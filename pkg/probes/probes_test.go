@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -151,4 +155,56 @@ func listen(t *testing.T) net.Listener {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// A socket takes the place of one that a killed process left, serves its group, and goes at the end.
+func TestASocketServes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	stale, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := stale.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ServeSocket(ctx, path, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") }))
+	}()
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	defer client.CloseIdleConnections()
+	answer := ""
+	for answer == "" {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://local/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			// It does not listen yet.
+			runtime.Gosched()
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer = string(body)
+	}
+	cancel()
+	<-ended
+	if answer != "here" {
+		t.Errorf("answer %q", answer)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+	// What cannot be is no reason to wait, or to end anything.
+	ServeSocket(t.Context(), filepath.Join(path, "no", "such", "directory"), http.NotFoundHandler())
 }

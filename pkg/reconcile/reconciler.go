@@ -58,6 +58,8 @@ type Config struct {
 	// Renew makes what prepared claims have on the node fit the hardware as it is now; may be nil.
 	Renew    func(ctx context.Context) error
 	Reporter Reporter
+	// Passed is told how long each pass took; may be nil.
+	Passed func(took time.Duration)
 	// Interval is the time between two passes.
 	Interval time.Duration
 	// Grace is how long a claim must be gone before it is undone.
@@ -94,7 +96,11 @@ const hintPause = time.Second
 // Run makes passes until the context ends, the first at once.
 func (r *Reconciler) Run(ctx context.Context) {
 	for {
+		begin := time.Now()
 		next := r.Pass(ctx)
+		if r.Passed != nil {
+			r.Passed(time.Since(begin))
+		}
 		if !sleep(ctx, hintPause, nil) || !sleep(ctx, max(next-hintPause, 0), r.hint) {
 			return
 		}

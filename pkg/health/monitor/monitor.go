@@ -74,6 +74,8 @@ type Monitor struct {
 	known   map[pci.Address]Known
 	records map[pci.Address]health.Record
 	vitals  map[pci.Address]health.Vitals
+	// readAt is when the vitals were read.
+	readAt map[pci.Address]time.Time
 	// errors0 are the link errors that each GPU had when it was first read.
 	errors0 map[pci.Address]uint64
 	// scanned is the last look at the hardware.
@@ -101,7 +103,7 @@ func New(config Config) *Monitor {
 	return &Monitor{
 		Config: config, dirty: make(chan struct{}, 1), restart: make(chan struct{}, 1), changes: make(chan struct{}),
 		known: map[pci.Address]Known{}, records: map[pci.Address]health.Record{}, vitals: map[pci.Address]health.Vitals{},
-		errors0: map[pci.Address]uint64{}, placed: map[pci.Address]health.Instances{}, reading: map[pci.Address]bool{},
+		readAt: map[pci.Address]time.Time{}, errors0: map[pci.Address]uint64{}, placed: map[pci.Address]health.Instances{}, reading: map[pci.Address]bool{},
 	}
 }
 
@@ -191,6 +193,7 @@ func (m *Monitor) Scanned(ctx context.Context, s inventory.Snapshot) {
 		delete(m.known, at)
 		delete(m.records, at)
 		delete(m.vitals, at)
+		delete(m.readAt, at)
 		m.mark()
 	}
 	changed := len(before) != len(m.known)
@@ -220,6 +223,8 @@ func (m *Monitor) meet(g inventory.GPU) {
 		// Another board: nothing of the old one counts.
 		delete(m.records, g.PCI)
 		delete(m.errors0, g.PCI)
+		delete(m.vitals, g.PCI)
+		delete(m.readAt, g.PCI)
 		k = Known{}
 		wish(m.restart)
 	}
@@ -329,8 +334,10 @@ type Patient struct {
 	Record  health.Record
 	Verdict health.Verdict
 	Vitals  health.Vitals
-	// Read tells that the vitals were read at least once.
-	Read bool
+	// ReadAt is when the vitals were read; zero where that never succeeded.
+	ReadAt time.Time
+	// Links is the greatest number of NVLinks that were up.
+	Links int
 }
 
 // Patients are all known GPUs, in bus order.
@@ -339,9 +346,10 @@ func (m *Monitor) Patients() []Patient {
 	defer m.mu.Unlock()
 	var out []Patient
 	for at, k := range m.known {
-		v, read := m.vitals[at]
 		r := m.records[at]
-		out = append(out, Patient{GPU: k.GPU, Record: r, Verdict: r.Verdict(nil, m.Rules.Timing), Vitals: v, Read: read})
+		out = append(out, Patient{
+			GPU: k.GPU, Record: r, Verdict: r.Verdict(nil, m.Rules.Timing), Vitals: m.vitals[at], ReadAt: m.readAt[at], Links: k.Links,
+		})
 	}
 	slices.SortFunc(out, func(a, b Patient) int { return a.GPU.PCI.Compare(b.GPU.PCI) })
 	return out

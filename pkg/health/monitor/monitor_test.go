@@ -379,3 +379,40 @@ func TestUnwatched(t *testing.T) {
 		}
 	})
 }
+
+// The last reading stays, with its time, while a GPU cannot be read, and goes with the board.
+func TestReadingsHaveATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWard(), inventorytest.HGXH100()
+		at := s.GPUs[0].PCI
+		v := well()
+		v.CelsiusDegrees = inventory.Known(50)
+		w.set(at, v)
+		m := monitorOf(t, w, t.TempDir(), "boot")
+		defer running(t, m, s)()
+		first := m.Patients()[0]
+		if first.ReadAt.IsZero() || first.Vitals.CelsiusDegrees.Value != 50 || first.Links != len(s.GPUs[0].NVLink.Links) {
+			t.Fatalf("read at %v: %v, %d links", first.ReadAt, first.Vitals.CelsiusDegrees, first.Links)
+		}
+		w.set(at, health.Vitals{Err: inventory.ErrHung})
+		time.Sleep(3 * interval)
+		synctest.Wait()
+		if now := m.Patients()[0]; !now.ReadAt.Equal(first.ReadAt) || now.Vitals.CelsiusDegrees.Value != 50 {
+			t.Errorf("while it hangs: read at %v, not %v: %v", now.ReadAt, first.ReadAt, now.Vitals.CelsiusDegrees)
+		}
+		w.set(at, v)
+		time.Sleep(interval)
+		synctest.Wait()
+		if now := m.Patients()[0]; !now.ReadAt.After(first.ReadAt) {
+			t.Errorf("it answers again, and was last read at %v", now.ReadAt)
+		}
+		w.set(at, health.Vitals{Err: inventory.ErrHung})
+		swapped := s
+		swapped.GPUs = slices.Clone(s.GPUs)
+		swapped.GPUs[0].UUID = "GPU-another"
+		m.Scanned(t.Context(), swapped)
+		if now := m.Patients()[0]; !now.ReadAt.IsZero() {
+			t.Errorf("another board has a reading of the old one, of %v", now.ReadAt)
+		}
+	})
+}

@@ -243,7 +243,7 @@ func (m *Monitor) read(ctx context.Context, id inventory.GPUID) {
 // judge takes in what was read. The lock is held.
 func (m *Monitor) judge(ctx context.Context, at pci.Address, v health.Vitals) {
 	if v.Err == nil {
-		m.vitals[at] = v
+		m.vitals[at], m.readAt[at] = v, time.Now()
 		if _, ok := m.errors0[at]; !ok && v.LinkErrors.Err == nil {
 			m.errors0[at] = v.LinkErrors.Value
 		}

@@ -134,3 +134,15 @@ func (h WholeHandler) Edits(d claims.Device, _ []journal.Step) (cdi.Edits, error
 	}
 	return cdi.Edits{Nodes: []cdi.NodeWant{cdi.GPUNode(minor)}}, nil
 }
+
+// Made is the instance that the steps of a prepared device made; false where they made none.
+func Made(steps []journal.Step) (gi, ci int, uuid string, made bool) {
+	for _, s := range steps {
+		if s.Kind == KindInstance && s.Output != nil {
+			var out instanceOutput
+			err := json.Unmarshal(s.Output, &out)
+			return out.GPUInstance, out.ComputeInstance, out.UUID, err == nil
+		}
+	}
+	return 0, 0, "", false
+}

@@ -514,3 +514,23 @@ func TestLedgerThatFails(t *testing.T) {
 		t.Errorf("instance: %v", err)
 	}
 }
+
+func TestMade(t *testing.T) {
+	done := journal.Step{Kind: migsteps.KindInstance, Output: jsontext.Value(`{"gpuInstance":3,"computeInstance":1,"uuid":"MIG-1"}`)}
+	mode := journal.Step{Kind: migsteps.KindMode, Output: jsontext.Value(`{}`)}
+	for name, test := range map[string]struct {
+		steps []journal.Step
+		want  string
+	}{
+		"none":       {nil, "0 0  false"},
+		"the mode":   {[]journal.Step{mode}, "0 0  false"},
+		"not done":   {[]journal.Step{mode, {Kind: migsteps.KindInstance}}, "0 0  false"},
+		"made":       {[]journal.Step{mode, done}, "3 1 MIG-1 true"},
+		"unreadable": {[]journal.Step{{Kind: migsteps.KindInstance, Output: jsontext.Value(`[]`)}}, "0 0  false"},
+	} {
+		gi, ci, uuid, made := migsteps.Made(test.steps)
+		if got := fmt.Sprint(gi, " ", ci, " ", uuid, " ", made); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+}
