@@ -28,6 +28,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cluster"
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health/claimstatus"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
@@ -91,6 +92,7 @@ type Agent struct {
 	tenants    *tenancy.Register
 	hardware   *hardware.Collector
 	layouts    layouts
+	conflicts  *guard.Watch
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
 	serving    atomic.Bool
@@ -142,6 +144,7 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 		return err
 	}
 	defer a.closeLibrary(serving)
+	a.buildConflicts()
 	checks := a.checks()
 	group, serving := errgroup.WithContext(serving)
 	group.Go(func() error { return probes.ServeHTTP(serving, web, a.web(checks)) })
@@ -197,6 +200,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile, healthFile)
 	a.learnRelease(signal)
 	a.firstScan(signal, serving)
+	a.conflicts.Look(serving)
 	a.takeOver(serving, a.catalog.View())
 	a.enterLost(serving)
 	if err := a.taintTaken(serving); err != nil {
@@ -222,6 +226,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	group.Go(func() error { return a.publish(work) })
 	group.Go(func() error { a.watchMPS(work); return nil })
 	group.Go(func() error { a.watchLayouts(work); return nil })
+	group.Go(func() error { a.conflicts.Run(work); return nil })
 
 	select {
 	case <-signal.Done():
@@ -432,8 +437,9 @@ func (a *Agent) checks() probes.Checks {
 				}
 				return kubeletplugin.ErrNotYet
 			}},
+			{Name: "sole owner of the GPUs", Ask: a.conflicts.Refusal},
 		},
-		Notes: []probes.Check{{Name: "GPU driver", Ask: a.driverNote}},
+		Notes: []probes.Check{{Name: "GPU driver", Ask: a.driverNote}, {Name: "sole owner of the GPUs", Ask: a.conflicts.Warning}},
 	}
 }
 

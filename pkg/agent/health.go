@@ -85,6 +85,9 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 func (a *Agent) conditions(s inventory.Snapshot) offer.Conditions {
 	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints(), WithheldShares: a.withheldShares()}
 	a.layoutConditions(s, &out)
+	if a.conflicts != nil {
+		out.Taints = append(out.Taints, a.conflicts.Taints)
+	}
 	if a.health != nil {
 		out.Taints = append(out.Taints, taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/takeover"
@@ -50,22 +51,23 @@ func (a *Agent) takenTaints() []offer.Tainter {
 	return nil
 }
 
-// planner understands the former driver's names for devices.
+// planner understands the former driver's names for devices, and refuses new claims while
+// something else hands out the node's GPUs.
 type planner struct {
 	*catalog.Catalog
-	renaming takeover.Planner
-	tenants  *tenancy.Register
+	plans   guard.Planner
+	tenants *tenancy.Register
 }
 
 // Plan implements kubeletplugin.Planner.
 func (p planner) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 	p.tenants.Saw(claim)
-	return p.renaming.Plan(claim)
+	return p.plans.Plan(claim)
 }
 
 func (a *Agent) planner() planner {
-	return planner{a.catalog, takeover.Planner{
+	return planner{a.catalog, guard.Guard{Watch: a.conflicts, Known: a.hasRecord, Planner: takeover.Planner{
 		Plans: a.catalog, Driver: a.config.DriverName,
 		Load: func(claim claims.Ref) (*journal.Record, error) { return a.journal.Load(claim.UID) },
-	}, a.tenants}
+	}}, a.tenants}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/gpu-dra/driver/pkg/conflict"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/sharing/deviceplugin"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
@@ -88,6 +89,9 @@ type Config struct {
 	HealthTable    string
 	HealthEvict    bool
 	ClaimStatus    bool
+
+	// Conflicts says what follows when something else hands out the node's GPUs.
+	Conflicts conflict.Policies
 }
 
 // Default is the configuration of a node whose driver is installed in the host's own tree.
@@ -117,6 +121,7 @@ func Default() *Config {
 		OrphanGrace:        30 * time.Second,
 		HealthInterval:     5 * time.Second,
 		HealthHoldDown:     30 * time.Second,
+		Conflicts:          conflict.RefuseAll(),
 	}
 }
 
@@ -160,6 +165,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ReconcileInterval, "reconcile-interval", c.ReconcileInterval, "Time between two looks for what nobody owns: records whose claim is gone, partitions and files without a record.")
 	fs.DurationVar(&c.OrphanGrace, "orphan-grace", c.OrphanGrace, "How long a claim must be gone before it is undone without the kubelet, which tears a pod down after its claim may be gone already.")
 	fs.BoolVar(&c.WatchOpenDevices, "watch-open-devices", c.WatchOpenDevices, "Before a claim that is gone is undone, look in /proc for programs that have its GPUs open. Needs the host's pid namespace.")
+
+	fs.Var(&c.Conflicts, "conflicts", "What follows when something else on this node hands out or cuts up the same GPUs, by kind (device-plugin, dra-plugin, mig-manager): \"refuse\" taints all devices and prepares no new claim, \"warn\" tells, \"ignore\" does not. As in device-plugin=warn,mig-manager=ignore; kinds that are not named are refused.")
 
 	fs.DurationVar(&c.HealthInterval, "health-interval", c.HealthInterval, "Time between two readings of each GPU's health. Errors that the driver reports do not wait for it.")
 	fs.DurationVar(&c.HealthHoldDown, "health-hold-down", c.HealthHoldDown, "How long a GPU that was ill must be well before it is offered again; each time that the same fault comes back soon doubles it.")

@@ -178,7 +178,7 @@ func TestEveryFieldHasAFlagAndEveryFlagAnEnvironmentVariable(t *testing.T) {
 	c := Default()
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.AddFlags(fs)
-	samples := map[string]string{"string": "/x", "float32": "7", "int": "7", "bool": "true", "duration": "7s"}
+	samples := map[string]string{"string": "/x", "float32": "7", "int": "7", "bool": "true", "duration": "7s", "policies": "device-plugin=warn,dra-plugin=warn,mig-manager=warn"}
 	env := map[string]string{}
 	fs.VisitAll(func(f *pflag.Flag) {
 		value := samples[f.Value.Type()]

@@ -17,6 +17,7 @@ const (
 	DriverMissing      Reason = "GPUDriverMissing"
 	DriverHung         Reason = "GPUDriverHung"
 	SlicesRefused      Reason = "SlicesRefused"
+	OtherOwner         Reason = "OtherOwner"
 	RecordQuarantined  Reason = "RecordQuarantined"
 	RecordRebuilt      Reason = "RecordRebuilt"
 	MPSDaemonDown      Reason = "MPSDaemonDown"
@@ -82,6 +83,10 @@ func ofClaimsAndDriver() []Description {
 		{
 			SlicesRefused, "Node", "The API server does not hold what the node wants to publish.",
 			"The note has the API server's words: an RBAC rule or admission policy that denies, or a feature gate that drops fields.",
+		},
+		{
+			OtherOwner, "Node", "Something else on the node hands out or cuts up the same GPUs: a device plugin, another DRA driver, a MIG manager.",
+			"Take one of the two off the node, as the note says. Unless the setting `conflicts` has it otherwise, new claims are refused there until then; those that are prepared go on.",
 		},
 	}
 }
@@ -153,7 +158,7 @@ func (r Reason) action() string {
 		return "Prepare"
 	case UnprepareFailed:
 		return "Unprepare"
-	case SlicesRefused, ValueOmitted, MIGWithheld:
+	case SlicesRefused, ValueOmitted, MIGWithheld, OtherOwner:
 		return "Publish"
 	case RecordQuarantined, RecordRebuilt:
 		return "Recover"

@@ -15,6 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/conflict"
 )
 
 // component finds the DaemonSet of one part of the driver.
@@ -90,6 +91,7 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.HealthInterval, want.HealthHoldDown, want.HealthEvict = 10*time.Second, 2*time.Minute, true
 	want.HealthTable, want.ClaimStatus = "/etc/gpu-dra-driver/health/table.yaml", true
 	want.APIQPS, want.APIBurst = 50.5, 75
+	want.Conflicts = conflict.Policies{DevicePlugin: conflict.Warn, DRAPlugin: conflict.Warn, MIGManager: conflict.Ignore}
 	want.HTTPAddress, want.HealthAddress = "0.0.0.0:9090", ""
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings (-want +got):\n%s", diff)

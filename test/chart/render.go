@@ -33,6 +33,8 @@ type Release struct {
 	// Chart is the path of a chart's directory or package.
 	Chart  string
 	Values Values
+	// TakeOwnership makes objects that are there, and are another release's or nobody's, those of this one.
+	TakeOwnership bool
 }
 
 // Rendered is what a release would hold.

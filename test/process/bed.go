@@ -72,7 +72,7 @@ func NewOn(t testing.TB, node *gpusim.Node) *Bed {
 	b.Client, err = api.Client("test")
 	check(t, err)
 	b.Scheduler = scheduler.New(b.Client)
-	for _, sub := range []string{b.registryDir(), b.pluginsDir(), b.CDIDir()} {
+	for _, sub := range []string{b.RegistryDir(), b.pluginsDir(), b.CDIDir()} {
 		check(t, os.MkdirAll(sub, 0o755))
 	}
 	check(t, os.WriteFile(b.hook(), []byte("#!/bin/sh\n"), 0o755))
@@ -93,13 +93,14 @@ func NewOn(t testing.TB, node *gpusim.Node) *Bed {
 func (b *Bed) StartKubelet(state *kubelet.State) {
 	b.t.Helper()
 	k, err := kubelet.Start(context.Background(), kubelet.Options{
-		NodeName: NodeName, RegistryDir: b.registryDir(), Client: b.Client, State: state,
+		NodeName: NodeName, RegistryDir: b.RegistryDir(), Client: b.Client, State: state,
 	})
 	check(b.t, err)
 	b.Kubelet = k
 }
 
-func (b *Bed) registryDir() string { return filepath.Join(b.dir, "r") }
+// RegistryDir is where the kubelet looks for plugins.
+func (b *Bed) RegistryDir() string { return filepath.Join(b.dir, "r") }
 func (b *Bed) pluginsDir() string  { return filepath.Join(b.dir, "p") }
 func (b *Bed) kubeconfig() string  { return filepath.Join(b.dir, "kubeconfig") }
 func (b *Bed) hook() string        { return filepath.Join(b.dir, "nvidia-cdi-hook") }

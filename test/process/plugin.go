@@ -118,7 +118,7 @@ func (b *Bed) command(settings ...Setting) *run {
 		"driver-root": b.Node.DriverRoot(), "driver-root-mount": b.Node.DriverRoot(),
 		"dev-root": b.devDir(), "dev-root-mount": b.devDir(),
 		"proc-root-mount": b.Node.ProcRoot(), "sys-root-mount": b.Node.SysRoot(),
-		"kubelet-plugins-dir": b.pluginsDir(), "kubelet-registry-dir": b.registryDir(),
+		"kubelet-plugins-dir": b.pluginsDir(), "kubelet-registry-dir": b.RegistryDir(),
 		"cdi-dir": b.CDIDir(), "cdi-hook": b.hook(),
 		"http-address": net.JoinHostPort(host, "8080"), "grpc-health-address": net.JoinHostPort(host, "8081"),
 		"holder-wait": "2s", "v": "2",

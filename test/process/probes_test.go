@@ -21,7 +21,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	p := b.Start()
 	p.WaitReady()
 	code, body, err := p.Get("/readyz")
-	if want := "[+] kubelet registration\n[+] ResourceSlices\n"; err != nil || code != http.StatusOK || body != want {
+	if want := "[+] kubelet registration\n[+] ResourceSlices\n[+] sole owner of the GPUs\n"; err != nil || code != http.StatusOK || body != want {
 		t.Errorf("/readyz: %d, %q, %v", code, body, err)
 	}
 	claim := b.Allocated("claim", []int{0})

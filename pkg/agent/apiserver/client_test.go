@@ -96,3 +96,24 @@ func TestTheGateStopsWritesOfSlicesAlone(t *testing.T) {
 		t.Errorf("%d requests passed, want 9", passed)
 	}
 }
+
+func TestTheGateHoldsForAReason(t *testing.T) {
+	var gate Gate
+	through := gate.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return nil, nil }))
+	write := func() error {
+		_, err := through.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/apis/resource.k8s.io/v1/resourceslices/a", nil)) //nolint:bodyclose // there is none
+		return err
+	}
+	why := errors.New("another driver")
+	for _, held := range []error{nil, why, nil} {
+		gate.Hold(held)
+		if err := write(); !errors.Is(err, held) {
+			t.Errorf("held for %v: %v", held, err)
+		}
+	}
+	gate.Close()
+	gate.Hold(nil)
+	if err := write(); !errors.Is(err, errHandedOver) {
+		t.Errorf("opened after it was closed: %v", err)
+	}
+}

@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpu-dra/driver/pkg/conflict"
+	"github.com/gpu-dra/driver/pkg/conflict/look"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/finding"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 )
@@ -37,7 +40,7 @@ const (
 // Check looks at everything.
 func Check(ctx context.Context, c Cluster) finding.Report {
 	r := finding.Report{Of: "DoctorReport"}
-	for _, look := range []func(context.Context, Cluster, *finding.Report){read, versions, plugins, pools, classes, rivals, taints, lost} {
+	for _, look := range []func(context.Context, Cluster, *finding.Report){read, versions, plugins, pools, classes, rivals, twins, taints, lost} {
 		look(ctx, c, &r)
 	}
 	return r
@@ -230,29 +233,57 @@ func selected(ctx context.Context, cache *cel.Cache, class *resourceapi.DeviceCl
 	return n, nil
 }
 
+// byNVIDIA matches names that NVIDIA's own driver gives to devices.
+var byNVIDIA = regexp.MustCompile(`^gpu-[0-9]+(-mig-.*)?$`)
+
 // rivals finds others that hand out the same GPUs.
 func rivals(_ context.Context, c Cluster, r *finding.Report) {
-	ours := map[string]bool{}
-	by := map[string]string{}
+	ours := map[string]*conflict.Own{}
 	for _, d := range c.State.Devices() {
-		if d.Driver == c.Driver {
-			ours[d.Node] = true
-			by[d.Text("uuid")] = d.Driver
+		if d.Driver != c.Driver {
+			continue
 		}
+		if ours[d.Node] == nil {
+			ours[d.Node] = &conflict.Own{Driver: c.Driver}
+		}
+		// A partition that does not exist yet has no UUID.
+		ours[d.Node].Partitions = ours[d.Node].Partitions || d.Text("uuid") == "" && d.Text("type") == "mig"
 	}
 	for _, n := range c.State.Nodes {
-		for name, amount := range n.Status.Allocatable {
-			if strings.HasPrefix(string(name), "nvidia.com/") && !amount.IsZero() && ours[n.Name] {
-				r.Add(finding.Finding{
-					Subject: "node " + n.Name, Check: "device plugin", Severity: finding.Error, Message: fmt.Sprintf("a device plugin offers %s: %s beside the driver", name, amount.String()),
-					Why: "two owners get the same GPU", Fix: "take the device plugin off this node, or this driver: both watch nodes by labels",
-				})
-			}
+		own := ours[n.Name]
+		if own == nil {
+			continue
 		}
+		var seen conflict.Seen
+		seen.Node, seen.MIGManager = look.Node(n, c.Driver)
+		for _, found := range conflict.Judge(seen, *own) {
+			r.Add(finding.Finding{
+				Subject: "node " + n.Name, Check: strings.ReplaceAll(string(found.Kind), "-", " "), Severity: finding.Error, Message: found.Sign,
+				Why: "two owners get the same GPU, so the driver refuses new claims there unless it is told otherwise (chart: conflicts)", Fix: found.Fix,
+			})
+		}
+	}
+}
+
+// twins finds drivers that publish what this one does.
+func twins(_ context.Context, c Cluster, r *finding.Report) {
+	plugged, by := map[string]bool{}, map[string]bool{}
+	for _, p := range c.State.Pods {
+		plugged[p.Spec.NodeName] = plugged[p.Spec.NodeName] || isPlugin(p)
+	}
+	for _, d := range c.State.Devices() {
+		by[d.Text("uuid")] = by[d.Text("uuid")] || d.Driver == c.Driver
 	}
 	for _, d := range c.State.Devices() {
 		uuid := d.Text("uuid")
-		if d.Driver != c.Driver && uuid != "" && by[uuid] != "" {
+		if d.Driver == c.Driver && byNVIDIA.MatchString(d.Name) && plugged[d.Node] {
+			r.Add(finding.Finding{
+				Subject: "node " + d.Node, Check: "other driver", Severity: finding.Error, Message: fmt.Sprintf("device %s was published by NVIDIA's own driver, which has the same name", d.Name),
+				Why: "two owners get the same GPU", Fix: "take NVIDIA's driver off this node; docs/install.md has the switch-over",
+			})
+			delete(plugged, d.Node)
+		}
+		if d.Driver != c.Driver && uuid != "" && by[uuid] {
 			r.Add(finding.Finding{
 				Subject: "node " + d.Node, Check: "other driver", Severity: finding.Error, Message: fmt.Sprintf("driver %s publishes GPU %s too", d.Driver, uuid),
 				Why: "two owners get the same GPU", Fix: "run one of the drivers on a node",

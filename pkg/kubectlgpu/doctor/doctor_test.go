@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +78,8 @@ func TestFaults(t *testing.T) {
 			s.Nodes = nil
 			Add(t, s, "apiVersion: v1\nkind: Node\nmetadata: {name: node-0}\nstatus: {allocatable: {nvidia.com/gpu: 4}}\n")
 		}, "node node-0", "device plugin", "nvidia.com/gpu: 4"},
+		"its slices are not ours":     {func(_ *testing.T, s *state.State) { s.Slices[0].Spec.Devices[0].Name = "gpu-0" }, "node node-0", "other driver", "device gpu-0 was published by NVIDIA's"},
+		"its partitions are not ours": {func(_ *testing.T, s *state.State) { s.Slices[0].Spec.Devices[0].Name = "gpu-0-mig-1g10gb-19-0" }, "node node-0", "other driver", "was published by NVIDIA's"},
 		"other driver": {func(_ *testing.T, s *state.State) {
 			twin := s.Slices[0].DeepCopy()
 			twin.Name, twin.Spec.Driver = "twin", "other.example.com"
@@ -101,6 +104,21 @@ func TestFaults(t *testing.T) {
 			}
 			t.Errorf("not found in %+v", r.Findings)
 		})
+	}
+}
+
+// A MIG manager is in the way only where partitions are made for claims.
+func TestMIGManager(t *testing.T) {
+	for preset, partitions := range map[string]bool{"t4-4": false, "hgx-h100-8": true} {
+		s := Machines(t, preset, 1, partitions)
+		s.Nodes = nil
+		Add(t, s, strings.Replace(healthy, `nvidia.com/gpu.present: "true"`, `nvidia.com/gpu.deploy.mig-manager: "true"`, 1))
+		found := slices.ContainsFunc(check(t, s).Findings, func(f finding.Finding) bool {
+			return f.Subject == "node node-0" && f.Check == "mig manager" && f.Severity == finding.Error
+		})
+		if found != partitions {
+			t.Errorf("%s: found is %t", preset, found)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ type Source struct {
 // configuration of nodes without the label; empty for none. driver is the domain of the
 // annotation by which our own state label is known again.
 func NewSource(path, config, driver string) *Source {
-	return &Source{path: path, fallback: config, annotation: driver + "/mig.config.state"}
+	return &Source{path: path, fallback: config, annotation: stateAnnotation(driver)}
 }
 
 // Read reads the file again, and tells whether it says something else now.
@@ -156,13 +156,19 @@ func (s *Source) config() string {
 	return cmp.Or(s.node.Labels[ConfigLabel], s.fallback)
 }
 
-// otherTool looks for signs of another tool: a GPU Operator deploys one here, or the state label
-// is not what we wrote.
-func (s *Source) otherTool() error {
-	if s.node.Labels[managerLabel] == "true" {
+func (s *Source) otherTool() error { return otherTool(*s.node, s.annotation) }
+
+// OtherTool looks for signs of another tool than the driver of that name: a GPU Operator deploys
+// one here, or the state label is not what we wrote. It is an *OtherToolError, or nil.
+func OtherTool(n Node, driver string) error { return otherTool(n, stateAnnotation(driver)) }
+
+func stateAnnotation(driver string) string { return driver + "/mig.config.state" }
+
+func otherTool(n Node, annotation string) error {
+	if n.Labels[managerLabel] == "true" {
 		return &OtherToolError{Sign: "label " + managerLabel + "=true"}
 	}
-	if state := s.node.Labels[StateLabel]; state != "" && state != s.node.Annotations[s.annotation] {
+	if state := n.Labels[StateLabel]; state != "" && state != n.Annotations[annotation] {
 		return &OtherToolError{Sign: fmt.Sprintf("label %s=%s, which this driver did not write", StateLabel, state)}
 	}
 	return nil

@@ -89,6 +89,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- end }}
 {{- end }}
 
+{{- /* Names of DeviceClasses that exist and are not this release's, where those are to be left
+     alone. Nothing is found where the chart is only rendered. */ -}}
+{{- define "gpu-dra-driver.classesLeft" -}}
+{{- $left := list }}
+{{- if .Values.deviceClasses.leaveExisting }}
+{{- range list "gpu.nvidia.com" "mig.nvidia.com" "shared.gpu.nvidia.com" }}
+{{- $class := lookup "resource.k8s.io/v1" "DeviceClass" "" . }}
+{{- if $class }}
+{{- $owner := default dict $class.metadata.annotations }}
+{{- if or (ne (get $owner "meta.helm.sh/release-name") $.Release.Name) (ne (get $owner "meta.helm.sh/release-namespace") $.Release.Namespace) }}
+{{- $left = append $left . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toJson $left }}
+{{- end }}
+
 {{- define "gpu-dra-driver.webhookName" -}}
 {{- printf "%s-webhook" (include "gpu-dra-driver.fullname" .) }}
 {{- end }}

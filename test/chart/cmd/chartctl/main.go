@@ -43,6 +43,8 @@ type target struct {
 	namespace  string
 	wait       time.Duration
 	values     chart.Values
+	// take is of install and upgrade alone.
+	take bool
 }
 
 func (t *target) addFlags(cmd *cobra.Command, withValues bool) {
@@ -66,7 +68,7 @@ func (t *target) connect(log io.Writer) (*chart.Cluster, error) {
 }
 
 func (t *target) release(args []string) chart.Release {
-	return chart.Release{Name: args[0], Namespace: t.namespace, Chart: args[1], Values: t.values}
+	return chart.Release{Name: args[0], Namespace: t.namespace, Chart: args[1], Values: t.values, TakeOwnership: t.take}
 }
 
 func newInstall() *cobra.Command {
@@ -82,6 +84,7 @@ func newChange(name, short, done string, change func(*chart.Cluster, context.Con
 	var t target
 	cmd := &cobra.Command{Use: name + " RELEASE CHART", Short: short, Args: cobra.ExactArgs(2)}
 	t.addFlags(cmd, true)
+	cmd.Flags().BoolVar(&t.take, "take-ownership", false, "make objects that are there, and are another release's or nobody's, this one's")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cluster, err := t.connect(cmd.ErrOrStderr())
 		if err != nil {
