@@ -27,6 +27,7 @@ quiet go build -tags grpcnotrace -ldflags "-s -w -X main.version=$VERSION -extld
 
 CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-webhook" ./cmd/gpu-webhook
 CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-mps-daemon" ./cmd/gpu-mps-daemon
+CGO_ENABLED=0 quiet go build -ldflags "-s -w -X main.version=$VERSION" -o "$OUT/gpu-limit-hook" ./cmd/gpu-limit-hook
 
 # Static, since it is copied to the host and runs there whatever glibc the host has. Its
 # only use of NVML, the hook apply-cuda-memory-limits, would need a dynamic program.

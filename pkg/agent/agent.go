@@ -46,6 +46,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/probes"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
+	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 	"github.com/gpu-dra/driver/pkg/takeover"
 	"github.com/gpu-dra/driver/pkg/tenancy"
@@ -88,6 +89,7 @@ type Agent struct {
 	base       *cdi.Base
 	engine     *prepare.Engine
 	timeSlices timeslicing.Executor
+	limits     *memlimit.Sharing
 	reconciler *reconcile.Reconciler
 	tenants    *tenancy.Register
 	hardware   *hardware.Collector
@@ -197,7 +199,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 		return unlessEnded(signal, err)
 	}
 	a.leavings().RemoveStaleSockets(serving)
-	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), nvlinkFile, healthFile)
+	a.leavings().RemoveTemps(serving, filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook), nvlinkFile, healthFile)
 	a.learnRelease(signal)
 	a.firstScan(signal, serving)
 	a.conflicts.Look(serving)
@@ -225,6 +227,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	group.Go(func() error { a.followRelease(work); return nil })
 	group.Go(func() error { return a.publish(work) })
 	group.Go(func() error { a.watchMPS(work); return nil })
+	group.Go(func() error { a.serveLimits(work); return nil })
 	group.Go(func() error { a.watchLayouts(work); return nil })
 	group.Go(func() error { a.conflicts.Run(work); return nil })
 

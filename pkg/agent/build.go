@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia/lent"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/memlimits"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
 	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -38,9 +40,9 @@ func (a *Agent) build(ctx context.Context) error {
 	c := a.config
 	hookPath, err := hook.Install(c.CDIHook, c.DataDir())
 	if err != nil {
-		return err
+		return fmt.Errorf("--cdi-hook: %w", err)
 	}
-	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: vitals.Calls()})
+	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls())})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
 	boot, err := sysfs.BootID(c.ProcRoot)
 	if err != nil {
@@ -53,13 +55,16 @@ func (a *Agent) build(ctx context.Context) error {
 	if a.journal, err = journal.Open(a.stateDir(claimsDir)); err != nil {
 		return fmt.Errorf("directory of claim records: %w", err)
 	}
+	if err := a.buildLimits(boot); err != nil {
+		return err
+	}
 	if err := a.buildHealth(boot); err != nil {
 		return err
 	}
 	a.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    watched{a.scanner(tree), a.health},
+		Scanner:    watched{a.limits.Watch(a.scanner(tree)), a.health},
 		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
 		Derive:     a.withSick(derive(a.offers(), a.conditions)),
 		Reporter:   a.reporter,

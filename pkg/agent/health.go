@@ -83,7 +83,7 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
 func (a *Agent) conditions(s inventory.Snapshot) offer.Conditions {
-	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints(), WithheldShares: a.withheldShares()}
+	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints(), WithheldShares: a.withheldShares(), NoLimits: a.limits.NoLimits}
 	a.layoutConditions(s, &out)
 	if a.conflicts != nil {
 		out.Taints = append(out.Taints, a.conflicts.Taints)

@@ -59,6 +59,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 			leftover.Metadata{Dir: a.stateDir(metadataDir)},
 			migsteps.Owner{Instance: instance},
 			timeslicing.Owner{Executor: a.timeSlices},
+			a.limits.Owner,
 			mpssteps.Owner{Step: a.mpsStep()},
 		},
 		Renew:    a.renew,

@@ -10,6 +10,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 )
@@ -22,7 +23,7 @@ func (a *Agent) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind
 	for kind, handler := range handlers {
 		handlers[kind] = prepare.Chain{handler, shares.Handler{}}
 	}
-	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}}
+	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}, a.limits.Handler}
 	return handlers
 }
 
@@ -38,7 +39,7 @@ func (a *Agent) shareExecutors(boot string) map[string]prepare.Executor {
 		Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container},
 		Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
 	}
-	return map[string]prepare.Executor{timeslicing.Kind: a.timeSlices}
+	return map[string]prepare.Executor{timeslicing.Kind: a.timeSlices, memlimit.Kind: a.limits.Executor}
 }
 
 // hasRecord tells whether a claim has a record. One that cannot be read is one.

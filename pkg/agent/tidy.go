@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/agent/leavings"
 	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -84,7 +85,10 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 // removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
 // without it, the domains of the others would get new names.
 func (a *Agent) removable() []string {
-	names := []string{holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, filepath.Base(a.config.CDIHook)}
+	names := []string{
+		holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, memlimit.DirName,
+		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
+	}
 	if a.topologyIsWhole() {
 		names = append(names, nvlinkFile)
 	}

@@ -59,6 +59,7 @@ type Config struct {
 	KubeletRegistryDir string
 	CDIDir             string
 	CDIHook            string
+	LimitHook          string
 
 	HTTPAddress   string
 	HealthAddress string
@@ -108,6 +109,7 @@ func Default() *Config {
 		KubeletRegistryDir: "/var/lib/kubelet/plugins_registry",
 		CDIDir:             "/var/run/cdi",
 		CDIHook:            "/usr/bin/nvidia-cdi-hook",
+		LimitHook:          "/usr/bin/gpu-limit-hook",
 		HTTPAddress:        ":8080",
 		HealthAddress:      ":51516",
 		SliceVocabulary:    string(device.VocabularyFull),
@@ -145,6 +147,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.KubeletRegistryDir, "kubelet-registry-dir", c.KubeletRegistryDir, "Directory in which the kubelet looks for plugins. Same path inside and outside.")
 	fs.StringVar(&c.CDIDir, "cdi-dir", c.CDIDir, "Directory for CDI specs; the container runtime must read it.")
 	fs.StringVar(&c.CDIHook, "cdi-hook", c.CDIHook, "The nvidia-cdi-hook binary; it is copied to the plugin's directory on the host, where the runtime runs it.")
+	fs.StringVar(&c.LimitHook, "limit-hook", c.LimitHook, "The gpu-limit-hook binary, for shares with enforcement driver; it is copied like --cdi-hook.")
 
 	fs.StringVar(&c.HTTPAddress, "http-address", c.HTTPAddress, "Address of /metrics, /healthz and /readyz. Empty switches them off.")
 	fs.StringVar(&c.HealthAddress, "grpc-health-address", c.HealthAddress, "Address of the gRPC health service (services \"\", \"liveness\" and \"readiness\"). Empty switches it off.")
@@ -344,7 +347,7 @@ func (c *Config) directories() map[string]string {
 		"dev-root": c.DevRoot.Host, "dev-root-mount": c.DevRoot.Container,
 		"proc-root-mount": c.ProcRoot, "sys-root-mount": c.SysRoot,
 		"kubelet-plugins-dir": c.KubeletPluginsDir, "kubelet-registry-dir": c.KubeletRegistryDir,
-		"cdi-dir": c.CDIDir, "cdi-hook": c.CDIHook,
+		"cdi-dir": c.CDIDir, "cdi-hook": c.CDIHook, "limit-hook": c.LimitHook,
 	}
 }
 

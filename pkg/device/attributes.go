@@ -234,7 +234,7 @@ func placeAttributes() []Attribute {
 func sharingAttributes() []Attribute {
 	return []Attribute{
 		{
-			Name: "sharingEnforcement", Type: TypeString, Meaning: "who keeps the claims on a shared device to their part of its memory: mps, cooperative (containers are told, and nothing holds them to it) or none",
+			Name: "sharingEnforcement", Type: TypeString, Meaning: "who keeps the claims on a shared device to their part of its memory: mps, driver (the GPU driver, for each container), cooperative (containers are told, and nothing holds them to it) or none",
 			Source: "the node's declaration of shared devices", Absent: "the device is given out whole",
 			Example: "mps", Expression: attr("sharingEnforcement", `""`, ` == "mps"`),
 		},

@@ -16,6 +16,9 @@ type Enforcement string
 const (
 	// EnforcedByMPS: one control daemon for the device, with one limit for all its clients.
 	EnforcedByMPS Enforcement = "mps"
+	// EnforcedByDriver: the GPU driver limits the memory of the container that has the share (NVML
+	// of CUDA 13.4, by cgroup). Whole GPUs only.
+	EnforcedByDriver Enforcement = "driver"
 	// Cooperative: containers are told their limit, and nothing holds them to it.
 	Cooperative Enforcement = "cooperative"
 	// NotEnforced: sharers take turns, and each can take all memory.
@@ -78,9 +81,32 @@ func Share(devices []Device, of func(Device) *Sharing) ([]Device, []Omission) {
 			omissions = append(omissions, Omission{
 				Device: d.Name(), Reason: "it is declared as shared by MPS, and daemons of GPUs before compute capability 7.0 know no limits: declare it with enforcement none",
 			})
+		case how.Enforcement == EnforcedByDriver && d.Kind() != KindGPU:
+			omissions = append(omissions, Omission{
+				Device: d.Name(), Reason: "it is declared as shared with limits by the GPU driver, which knows none for partitions: declare it with enforcement mps, cooperative or none",
+			})
 		default:
 			out = append(out, s.shared(how))
 		}
+	}
+	return out, omissions
+}
+
+// WithoutLimits leaves out the devices whose sharers the GPU driver should hold to their part and
+// cannot: why gives the reason for a GPU, "" where it can.
+func WithoutLimits(devices []Device, why func(pci.Address) string) ([]Device, []Omission) {
+	var out []Device
+	var omissions []Omission
+	for _, d := range devices {
+		if how := SharingOf(d); how != nil && how.Enforcement == EnforcedByDriver {
+			if reason := why(d.Identity().PCI); reason != "" {
+				omissions = append(omissions, Omission{
+					Device: d.Name(), Reason: "it is declared as shared with enforcement driver: " + reason + ": declare it with another enforcement",
+				})
+				continue
+			}
+		}
+		out = append(out, d)
 	}
 	return out, omissions
 }
@@ -194,7 +220,7 @@ func (s Sharing) memoryPolicy(memory uint64) *resourceapi.CapacityRequestPolicy 
 	switch s.Enforcement {
 	case EnforcedByMPS:
 		return only(part, resource.BinarySI)
-	case Cooperative:
+	case Cooperative, EnforcedByDriver:
 		return between(mebibyte, whole, mebibyte, part, resource.BinarySI)
 	}
 	// Nobody's memory is counted, unless a claim wants its own to be.

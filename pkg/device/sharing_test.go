@@ -2,6 +2,7 @@ package device_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig/migtest"
+	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
@@ -49,6 +51,8 @@ func TestPublishShared(t *testing.T) {
 		"four by MPS":           {device.Sharing{Enforcement: device.EnforcedByMPS, Replicas: 4}, "default 20Gi only 20Gi", "default 1 only 1"},
 		"three by MPS":          {device.Sharing{Enforcement: device.EnforcedByMPS, Replicas: 3}, "default 27306Mi only 27306Mi", "default 1 only 1"},
 		"by memory":             {device.Sharing{Enforcement: device.Cooperative}, "default 80Gi from 1Mi to 80Gi by 1Mi", "none"},
+		"by the driver":         {device.Sharing{Enforcement: device.EnforcedByDriver}, "default 80Gi from 1Mi to 80Gi by 1Mi", "none"},
+		"four by the driver":    {device.Sharing{Enforcement: device.EnforcedByDriver, Replicas: 4}, "default 20Gi from 1Mi to 80Gi by 1Mi", "default 1 from 1 to 4 by 1"},
 		"ten by memory":         {device.Sharing{Enforcement: device.Cooperative, Replicas: 10}, "default 8Gi from 1Mi to 80Gi by 1Mi", "default 1 from 1 to 10 by 1"},
 		"replicas, no limit":    {device.Sharing{Enforcement: device.NotEnforced, Replicas: 8}, "default 0 from 0 to 80Gi by 1Mi", "default 1 from 1 to 8 by 1"},
 		"as many as there come": {device.Sharing{Enforcement: device.NotEnforced}, "default 0 from 0 to 80Gi by 1Mi", "none"},
@@ -106,6 +110,35 @@ func TestWhatCannotBeSharedAsDeclaredIsLeftOut(t *testing.T) {
 				t.Errorf("device %v, omissions %v", d, omissions)
 			}
 		})
+	}
+}
+
+// The GPU driver limits whole GPUs, and of those the ones that it can.
+func TestWhatTheDriverCannotLimitIsLeftOut(t *testing.T) {
+	snapshot := migtest.Snapshot(t, "hgx-h100-8")
+	snapshot.GPUs = snapshot.GPUs[:2]
+	old := snapshot.GPUs[1].PCI
+	parts := device.FromPartitionedSnapshot(snapshot, topology.Assignment{}, nil).Devices
+	devices, omissions := device.Share(parts, func(device.Device) *device.Sharing {
+		return &device.Sharing{Enforcement: device.EnforcedByDriver}
+	})
+	if len(devices) != 2 || len(devices)+len(omissions) != len(parts) || !strings.Contains(omissions[0].Reason, "partitions") {
+		t.Fatalf("%d devices of %d are shared, omissions %v", len(devices), len(parts), omissions)
+	}
+	why := func(at pci.Address) string {
+		if at == old {
+			return "too old"
+		}
+		return ""
+	}
+	left, omissions := device.WithoutLimits(append(devices, parts[0]), why)
+	if len(left) != 2 || len(omissions) != 1 || omissions[0].Device != device.GPUName(old) || !strings.Contains(omissions[0].Reason, "too old") {
+		t.Errorf("%d devices are left, omissions %v", len(left), omissions)
+	}
+	// Who is not held to anything by the driver needs no limits.
+	others, _ := device.Share(devices, func(device.Device) *device.Sharing { return &device.Sharing{Enforcement: device.Cooperative} })
+	if left, omissions := device.WithoutLimits(others, func(pci.Address) string { return "none" }); len(left) != 2 || len(omissions) != 0 {
+		t.Errorf("%d devices are left, omissions %v", len(left), omissions)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig"
 	"github.com/gpu-dra/driver/pkg/mig/layout"
+	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/slices"
 	"github.com/gpu-dra/driver/pkg/topology"
@@ -54,6 +55,9 @@ type Conditions struct {
 	LayoutsHeld error
 	// WithheldShares is why devices that exclude others are not offered in shares; "" offers them.
 	WithheldShares string
+	// NoLimits is why the GPU driver cannot limit the memory of sharers of a GPU; "" where it can.
+	// Nil is that it can everywhere.
+	NoLimits func(pci.Address) string
 }
 
 // Offer is what the node offers.
@@ -74,6 +78,10 @@ func (s Settings) Make(snapshot inventory.Snapshot, assignment topology.Assignme
 	omissions = append(omissions, unshared...)
 	if why := conditions.WithheldShares; why != "" {
 		devices, unshared = device.WithholdShares(devices, why)
+		omissions = append(omissions, unshared...)
+	}
+	if conditions.NoLimits != nil {
+		devices, unshared = device.WithoutLimits(devices, conditions.NoLimits)
 		omissions = append(omissions, unshared...)
 	}
 	in.Devices = devices

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/mig/layout"
 	"github.com/gpu-dra/driver/pkg/mig/migtest"
 	"github.com/gpu-dra/driver/pkg/offer"
+	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
@@ -126,6 +127,26 @@ func TestShares(t *testing.T) {
 	less := offer.Settings{Pool: "node-1", Shares: declared}.Make(snapshot, assignment, offer.Conditions{})
 	if len(less.Devices) != 7 || len(published(less)) != 7 || len(less.Omissions) != 1 || less.Omissions[0].Device != made.Devices[0].Name() {
 		t.Errorf("%d devices, omissions %v", len(less.Devices), less.Omissions)
+	}
+}
+
+// A GPU whose sharers the driver cannot limit is not offered as if it could.
+func TestNoLimits(t *testing.T) {
+	declared, err := shares.Parse(`[{enforcement: driver, devices: {indices: [0, 1]}}]`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshot := inventorytest.TwoIslands()
+	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
+	old := make8(t, offer.Settings{Shares: declared}, offer.Conditions{}).Devices[1]
+	made := offer.Settings{Pool: "node-1", Shares: declared}.Make(snapshot, assignment, offer.Conditions{NoLimits: func(at pci.Address) string {
+		if at == old.Identity().PCI {
+			return "too old"
+		}
+		return ""
+	}})
+	if len(made.Devices) != 7 || len(published(made)) != 7 || len(made.Omissions) != 1 || made.Omissions[0].Device != old.Name() {
+		t.Errorf("%d devices, omissions %v", len(made.Devices), made.Omissions)
 	}
 }
 

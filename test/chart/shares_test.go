@@ -124,3 +124,37 @@ func TestOneShareAContainer(t *testing.T) {
 		})
 	}
 }
+
+// Only a node whose GPU driver is to limit containers shows the plugin the host's cgroups, and by
+// the host's path.
+func TestCgroupsForLimits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text string
+		want bool
+	}{
+		"none":                {"", false},
+		"another enforcement": {someShares, false},
+		"by the driver":       {"sharing: {devices: [{enforcement: none, replicas: 2}, {enforcement: driver}]}\n", true},
+		"of another machine":  {"sysRoot: /sim/sys\nsharing: {devices: [{enforcement: driver}]}\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rendered, err := Render(t.Context(), Release{Name: "x", Namespace: "x", Chart: chartDir, Values: inFile(t, tt.text)}, reference)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found := false
+			for _, set := range every[*appsv1.DaemonSet](decode(t, rendered.Manifest)) {
+				spec := set.Spec.Template.Spec
+				for _, m := range spec.Containers[0].VolumeMounts {
+					mounted := m.MountPath == "/sys/fs/cgroup" && m.ReadOnly
+					found = found || mounted && slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+						return v.Name == m.Name && v.HostPath != nil && v.HostPath.Path == "/sys/fs/cgroup"
+					})
+				}
+			}
+			if found != tt.want {
+				t.Errorf("the host's cgroups are there: %t, want %t", found, tt.want)
+			}
+		})
+	}
+}

@@ -26,8 +26,9 @@ import (
 	"github.com/gpu-dra/driver/test/process"
 )
 
-// daemonProgram is the executable of the supervisor of MPS control daemons.
-var daemonProgram string
+// daemonProgram is the executable of the supervisor of MPS control daemons, hookProgram that of the
+// hook of containers with a limit.
+var daemonProgram, hookProgram string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -37,8 +38,9 @@ func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("/var/tmp", "s")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
-		daemonProgram = filepath.Join(dir, "gpu-mps-daemon")
-		err = errors.Join(os.Setenv("TMPDIR", dir), process.Build(context.Background(), dir, "-race"), build(daemonProgram))
+		daemonProgram, hookProgram = filepath.Join(dir, "gpu-mps-daemon"), filepath.Join(dir, "gpu-limit-hook")
+		err = errors.Join(os.Setenv("TMPDIR", dir), process.Build(context.Background(), dir, "-race"), build(daemonProgram, "CGO_ENABLED=1", "-race"),
+			build(hookProgram, "CGO_ENABLED=0")) // static, as in the image
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -47,10 +49,12 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func build(program string) error {
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-race", "-o", program, "github.com/gpu-dra/driver/cmd/gpu-mps-daemon")
+func build(program, cgo string, flags ...string) error {
+	name := filepath.Base(program)
+	cmd := exec.CommandContext(context.Background(), "go", append(append([]string{"build"}, flags...), "-o", program, "github.com/gpu-dra/driver/cmd/"+name)...)
+	cmd.Env = append(os.Environ(), cgo)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build gpu-mps-daemon: %w\n%s", err, out)
+		return fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
 	return nil
 }

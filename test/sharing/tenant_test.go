@@ -35,6 +35,12 @@ type result struct {
 // tenant runs a container with the devices of an answer.
 func (b *bed) tenant(answer []kubelet.Device, args ...string) *tenant {
 	b.T.Helper()
+	return b.tenantIn(runc.Container{}, answer, args...)
+}
+
+// tenantIn is tenant with more variables and mounts.
+func (b *bed) tenantIn(more runc.Container, answer []kubelet.Device, args ...string) *tenant {
+	b.T.Helper()
 	c := &tenant{bed: b, dir: b.T.TempDir(), done: make(chan result, 1)}
 	rootfs := b.T.TempDir()
 	must(b.T, runc.NewRootfs(b.T.Context(), rootfs))
@@ -47,7 +53,8 @@ func (b *bed) tenant(answer []kubelet.Device, args ...string) *tenant {
 	container := runc.Container{
 		Rootfs: rootfs, SpecDirs: []string{b.CDIDir()},
 		Args:   []string{"/bin/sh", "-c", "exec " + b.Node.ContainerClient() + " " + strings.Join(args, " ") + " <>/tenant/orders >>/tenant/said"},
-		Mounts: []specs.Mount{{Destination: "/tenant", Source: c.dir, Type: "bind", Options: []string{"rbind", "rw"}}},
+		Mounts: append(more.Mounts, specs.Mount{Destination: "/tenant", Source: c.dir, Type: "bind", Options: []string{"rbind", "rw"}}),
+		Env:    more.Env,
 	}
 	for _, d := range answer {
 		container.Devices = append(container.Devices, d.CDIDeviceIDs...)

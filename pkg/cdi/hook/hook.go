@@ -15,7 +15,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Install copies the CDI hook binary from this process's image to the plugin's directory,
+// Install copies a hook's binary from this process's image to the plugin's directory,
 // where the container runtime finds and runs it, and returns that path. The copy replaces the
 // old one in one step: a container that starts meanwhile runs one or the other, never a half.
 // The binary has megabytes, so it is never held in memory as a whole.
@@ -23,16 +23,16 @@ func Install(source, dataDir string) (string, error) {
 	target := filepath.Join(dataDir, filepath.Base(source))
 	same, err := sameContent(source, target)
 	if err != nil {
-		return "", fmt.Errorf("read the CDI hook (--cdi-hook): %w", err)
+		return "", fmt.Errorf("read the hook's program: %w", err)
 	}
 	if same {
 		if err := os.Chmod(target, 0o755); err != nil {
-			return "", fmt.Errorf("make the CDI hook executable: %w", err)
+			return "", fmt.Errorf("make the hook's program executable: %w", err)
 		}
 		return target, nil
 	}
 	if err := copyProgram(source, target); err != nil {
-		return "", fmt.Errorf("copy the CDI hook to %s: %w", target, err)
+		return "", fmt.Errorf("copy the hook's program to %s: %w", target, err)
 	}
 	return target, nil
 }

@@ -85,9 +85,9 @@ func Validate(declarations []Declaration) error {
 }
 
 func (d Declaration) validate() error {
-	kinds := []device.Enforcement{device.EnforcedByMPS, device.Cooperative, device.NotEnforced}
+	kinds := []device.Enforcement{device.EnforcedByMPS, device.EnforcedByDriver, device.Cooperative, device.NotEnforced}
 	if !slices.Contains(kinds, d.Enforcement) {
-		return fmt.Errorf("enforcement: %q is not allowed: use one of %s, %s, %s", d.Enforcement, kinds[0], kinds[1], kinds[2])
+		return fmt.Errorf("enforcement: %q is not allowed: use one of %s, %s, %s, %s", d.Enforcement, kinds[0], kinds[1], kinds[2], kinds[3])
 	}
 	isMPS := d.Enforcement == device.EnforcedByMPS
 	switch p := d.ThreadPercentage; {

@@ -52,7 +52,7 @@ func TestParseRefuses(t *testing.T) {
 	for text, says := range map[string][]string{
 		`enforcement: mps`:                                         {"not a list"},
 		`[{enforcement: mps, replica: 4}]`:                         {"replica"},
-		`[{replicas: 4}]`:                                          {"enforcement", `""`, "mps, cooperative, none"},
+		`[{replicas: 4}]`:                                          {"enforcement", `""`, "mps, driver, cooperative, none"},
 		`[{enforcement: none}, {enforcement: MPS}]`:                {"declaration 1", `"MPS"`},
 		`[{enforcement: none, replicas: 1}]`:                       {"replicas: 1", "2 to 128"},
 		`[{enforcement: none, replicas: -2}]`:                      {"replicas: -2"},

@@ -66,6 +66,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- eq .Values.sysRoot "/sys" | ternary "/sys" "/host/sys" }}
 {{- end }}
 
+{{- /* Not empty where devices are shared with limits by the GPU driver, which names cgroups by the host's paths. */ -}}
+{{- define "gpu-dra-driver.cgroups" -}}
+{{- if eq .Values.sysRoot "/sys" }}
+{{- range .Values.sharing.devices }}{{ eq .enforcement "driver" | ternary "needed" "" }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "gpu-dra-driver.httpPort" -}}
 {{- regexFind "[0-9]+$" .Values.kubeletPlugin.metrics.gpuHttpEndpoint | int64 }}
 {{- end }}
