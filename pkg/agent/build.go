@@ -42,7 +42,7 @@ func (a *Agent) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--cdi-hook: %w", err)
 	}
-	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls())})
+	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls()), Selection: c.Selection()})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
 	boot, err := sysfs.BootID(c.ProcRoot)
 	if err != nil {

@@ -53,7 +53,7 @@ func (a *Agent) buildHealth(boot string) error {
 		Rules:  health.Rules{Table: table, Timing: timing},
 		Source: vitals.Reader{Lender: a.library}, Partitions: a.library,
 		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
-		Reporter: a.hardware.Counting(a.reporter), Interval: a.config.HealthInterval,
+		Reporter: a.hardware.Counting(a.reporter), Interval: a.config.HealthInterval, Selection: a.config.Selection(),
 		Changed: func(ctx context.Context) {
 			a.catalog.Rederive(ctx)
 			teller.Tell(ctx)

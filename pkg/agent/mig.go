@@ -20,7 +20,7 @@ func (a *Agent) partitions() bool { return a.config.MIGDevices != config.MIGNone
 
 // scanner looks at the hardware and, where that matters, knows which partitions are ours.
 func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
-	plain := inventory.NewScanner(a.library, tree)
+	plain := inventory.NewScanner(a.library, tree).Serving(a.config.Selection())
 	if !a.partitions() {
 		return plain
 	}

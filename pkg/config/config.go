@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/conflict"
 	"github.com/gpu-dra/driver/pkg/device"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/sharing/deviceplugin"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 )
@@ -79,6 +80,10 @@ type Config struct {
 	ReconcileInterval time.Duration
 	OrphanGrace       time.Duration
 	WatchOpenDevices  bool
+
+	// IncludeGPUs and ExcludeGPUs choose the GPUs that are served; see package selection for their form.
+	IncludeGPUs string
+	ExcludeGPUs string
 
 	// SharedDevices and DevicePluginConfig declare devices as shared; see packages shares and
 	// deviceplugin for their form.
@@ -152,6 +157,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HTTPAddress, "http-address", c.HTTPAddress, "Address of /metrics, /healthz and /readyz. Empty switches them off.")
 	fs.StringVar(&c.HealthAddress, "grpc-health-address", c.HealthAddress, "Address of the gRPC health service (services \"\", \"liveness\" and \"readiness\"). Empty switches it off.")
 
+	fs.StringVar(&c.IncludeGPUs, "include-gpus", c.IncludeGPUs, "GPUs that are served: a list of entries in YAML or JSON, as the chart's value gpus.include. A node that no entry is for serves all of its GPUs.")
+	fs.StringVar(&c.ExcludeGPUs, "exclude-gpus", c.ExcludeGPUs, "GPUs that are left to others, in the same form. They are neither published nor watched nor changed.")
 	fs.StringVar(&c.SliceVocabulary, "slice-vocabulary", c.SliceVocabulary, "How much is published of each device: \"full\" or \"minimal\".")
 	fs.StringVar(&c.MIGDevices, "mig-devices", c.MIGDevices, "Partitions of GPUs: \"none\" leaves GPUs in MIG mode out; \"static\" offers those that are there and makes none for claims; \"on-demand\" offers every partition that a GPU can have and makes it when a claim gets it, and offers those that somebody else made as they are.")
 	fs.BoolVar(&c.MIGForeign, "mig-foreign-devices", c.MIGForeign, "Offer partitions that somebody else made. Without it they are left alone all the same, and what overlaps them is not offered.")
@@ -241,6 +248,13 @@ func (c *Config) Shares() ([]shares.Declaration, error) {
 	return shares.For(c.NodeName, append(declared, plugin.Declarations...)), nil
 }
 
+// Selection says which GPUs of this node are served. Validate tells whether it can be read.
+func (c *Config) Selection() selection.Selection {
+	include, _ := selection.Parse(c.IncludeGPUs)
+	exclude, _ := selection.Parse(c.ExcludeGPUs)
+	return selection.For(c.NodeName, include, exclude)
+}
+
 // podUID keeps the name of the socket, of which the UID is a part, in its directory.
 var podUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
 
@@ -278,9 +292,18 @@ func (c *Config) checkNames(f *faults) {
 		}
 	}
 	c.checkLayouts(f)
+	c.checkSelection(f)
 	for flag, address := range map[string]string{"http-address": c.HTTPAddress, "grpc-health-address": c.HealthAddress} {
 		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
 			f.add(flag, address, "use host:port or :port, or nothing to switch it off")
+		}
+	}
+}
+
+func (c *Config) checkSelection(f *faults) {
+	for flag, text := range map[string]string{"include-gpus": c.IncludeGPUs, "exclude-gpus": c.ExcludeGPUs} {
+		if _, err := selection.Parse(text); err != nil {
+			*f = append(*f, fmt.Errorf("--%s: %w", flag, err))
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 )
 
 func valid() *Config {
@@ -57,6 +59,8 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 		"rescan":                {func(c *Config) { c.RescanInterval = time.Millisecond }, []string{"--rescan-interval", "1ms", "1s"}},
 		"holder wait":           {func(c *Config) { c.HolderWait = time.Minute }, []string{"--holder-wait", "1m0s", "45s"}},
 		"shutdown deadline":     {func(c *Config) { c.ShutdownDeadline = -1 }, []string{"--shutdown-deadline"}},
+		"included GPUs":         {func(c *Config) { c.IncludeGPUs = "[{uuids: [x]}]" }, []string{"--include-gpus", "entry 0", "uuids", `"x"`}},
+		"excluded GPUs":         {func(c *Config) { c.ExcludeGPUs = "[{}]" }, []string{"--exclude-gpus", "says nothing"}},
 		"shared devices":        {func(c *Config) { c.SharedDevices = "[{enforcement: mps}]" }, []string{"--shared-devices", "replicas"}},
 		"device plugin":         {func(c *Config) { c.DevicePluginConfig = "version: v2" }, []string{"--device-plugin-config", `"v2"`}},
 		"shares without MPS":    {func(c *Config) { c.SharedDevices = "[{enforcement: mps, replicas: 2}]" }, []string{"--mps", "false", "declared as shared by MPS"}},
@@ -87,6 +91,20 @@ func TestValidateNamesFlagValueAndRemedy(t *testing.T) {
 
 // The declarations of the device plugin's file come behind our own, and those of other nodes
 // are left out.
+func TestSelection(t *testing.T) {
+	c := valid()
+	c.IncludeGPUs, c.ExcludeGPUs = "[{products: [T4]}, {nodes: [other], products: [A30]}]", "[{nodes: [node-*], uuids: [GPU-1]}]"
+	want := selection.Selection{
+		Include: []selection.Entry{{Products: []string{"T4"}}}, Exclude: []selection.Entry{{Nodes: []string{"node-*"}, UUIDs: []string{"GPU-1"}}},
+	}
+	if diff := cmp.Diff(want, c.Selection()); diff != "" || c.Validate() != nil {
+		t.Errorf("%v, selection (-want +got):\n%s", c.Validate(), diff)
+	}
+	if !valid().Selection().Everything() {
+		t.Error("the default leaves GPUs out")
+	}
+}
+
 func TestShares(t *testing.T) {
 	c := valid()
 	c.SharedDevices = `[{enforcement: none, replicas: 2, nodes: ["` + c.NodeName + `"]}, {enforcement: none, replicas: 3, nodes: [other]}]`

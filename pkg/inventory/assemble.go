@@ -68,6 +68,9 @@ func (a *assembly) unusable(b Board) string {
 	if b.Err != nil {
 		return reasonOf(b.Err)
 	}
+	if b.Unjudged != nil {
+		return fmt.Sprintf("it cannot be told whether it is excluded: %v", b.Unjudged)
+	}
 	if f, ok := a.functions[b.PCI.Value]; ok && f.Physical != nil {
 		return outOfReach(f)
 	}

@@ -15,6 +15,7 @@ func (s Snapshot) Same(t Snapshot) bool {
 	return s.Driver == t.Driver &&
 		slices.EqualFunc(s.GPUs, t.GPUs, GPU.Same) &&
 		slices.Equal(s.Unusable, t.Unusable) &&
+		slices.Equal(s.Excluded, t.Excluded) &&
 		slices.EqualFunc(s.Problems, t.Problems, func(a, b Problem) bool { return a.PCI == b.PCI && a.Fact == b.Fact })
 }
 
@@ -37,6 +38,8 @@ const (
 	Failed ChangeKind = "failed"
 	// Changed: usable in both, in another state.
 	Changed ChangeKind = "changed"
+	// Excluded: left to others by the admin's selection, and not so before.
+	Excluded ChangeKind = "excluded"
 )
 
 // Change is one difference between two snapshots.
@@ -68,8 +71,13 @@ func Diff(before, after Snapshot) []Change {
 			changes = append(changes, Change{PCI: at, Kind: Failed, Detail: reason})
 		}
 	}
+	for _, at := range after.Excluded {
+		if !slices.Contains(before.Excluded, at) {
+			changes = append(changes, Change{PCI: at, Kind: Excluded, Detail: "the settings leave it to others"})
+		}
+	}
 	for at, g := range old {
-		if _, ok := now[at]; !ok && reasons[at] == "" {
+		if _, ok := now[at]; !ok && reasons[at] == "" && !slices.Contains(after.Excluded, at) {
 			changes = append(changes, Change{PCI: at, Kind: Left, Detail: g.UUID})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/pci"
 )
 
 func TestSameIgnoresIndexAndErrorTexts(t *testing.T) {
@@ -45,7 +46,8 @@ func TestSameSeesEveryField(t *testing.T) {
 		"unusable": func(s *inventory.Snapshot) {
 			s.Unusable = append(s.Unusable, inventory.Unusable{PCI: bus(7), Reason: "x"})
 		},
-		"problem": func(s *inventory.Snapshot) { s.Problems = append(s.Problems, inventory.Problem{Fact: "x"}) },
+		"excluded": func(s *inventory.Snapshot) { s.Excluded = append(s.Excluded, bus(7)) },
+		"problem":  func(s *inventory.Snapshot) { s.Problems = append(s.Problems, inventory.Problem{Fact: "x"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := node(2).scan(t), node(2).scan(t)
@@ -84,6 +86,22 @@ func TestDiff(t *testing.T) {
 	}
 	if got := inventory.Diff(after.scan(t), after.scan(t)); got != nil {
 		t.Errorf("a lost GPU is reported again: %+v", got)
+	}
+}
+
+// A GPU that the settings leave to others has not left, and is told once.
+func TestDiffOfExclusion(t *testing.T) {
+	before, after := node(2), node(2)
+	after.reading.Boards, after.reading.Excluded = after.reading.Boards[:1], []pci.Address{bus(1)}
+	for _, e := range []*edges{before, after} {
+		e.reading.Boards[0].Peers.Value = nil
+	}
+	want := []inventory.Change{{PCI: bus(1), Kind: inventory.Excluded, Detail: "the settings leave it to others"}}
+	if diff := cmp.Diff(want, inventory.Diff(before.scan(t), after.scan(t))); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if got := inventory.Diff(after.scan(t), after.scan(t)); got != nil {
+		t.Errorf("it is told again: %+v", got)
 	}
 }
 

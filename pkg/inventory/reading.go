@@ -61,8 +61,10 @@ func Unknown[T any](err error) Fact[T] { return Fact[T]{Err: err} }
 type Reading struct {
 	DriverVersion Fact[string]
 	CUDA          Fact[Version]
-	// Boards has one entry for each handle of the enumeration, in its order.
+	// Boards has one entry for each GPU that is served, in the order of the enumeration or of the bus.
 	Boards []Board
+	// Excluded are GPUs that are not served and were left alone.
+	Excluded []pci.Address
 	// Refused has NVML's answer for GPUs of the bus that no entry in Boards has the address of.
 	Refused map[pci.Address]error
 }
@@ -70,12 +72,14 @@ type Reading struct {
 // Version is a major and a minor number.
 type Version struct{ Major, Minor int }
 
-// Board is one handle of the enumeration.
+// Board is one GPU that NVML knows.
 type Board struct {
 	Index int
 	// Err ends the reading of this board: no handle, lost, or a call that hangs. Facts that
 	// were read before it stand.
 	Err error
+	// Unjudged is why it cannot be told whether the GPU is served; nothing more was read of it.
+	Unjudged error
 
 	PCI   Fact[pci.Address]
 	UUID  Fact[string]

@@ -3,7 +3,9 @@ package inventory
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -13,12 +15,19 @@ const kernelDriver = "nvidia"
 // Scanner makes snapshots. It keeps nothing between scans and may be used concurrently as far
 // as its edges may.
 type Scanner struct {
-	nvml NVML
-	bus  Bus
+	nvml      NVML
+	bus       Bus
+	selection selection.Selection
 }
 
 // NewScanner makes a scanner over the two edges.
 func NewScanner(nvml NVML, bus Bus) *Scanner { return &Scanner{nvml: nvml, bus: bus} }
+
+// Serving has the scanner leave out what a selection excludes, which the edge to NVML must have, too.
+func (s *Scanner) Serving(only selection.Selection) *Scanner {
+	s.selection = only
+	return s
+}
 
 // Scan reads the hardware once. What is wrong with a GPU, with the driver or with the bus is
 // part of the snapshot; the only error is that ctx ended before the scan was complete.
@@ -37,10 +46,28 @@ func (s *Scanner) Scan(ctx context.Context) (Snapshot, error) {
 	if moduleErr != nil {
 		node = append(node, Problem{Fact: "kernelModule", Err: moduleErr})
 	}
+	var snapshot Snapshot
 	if nvmlErr != nil {
-		return withoutDriver(nvmlErr, functions, busErr, module, node), nil
+		snapshot = withoutDriver(nvmlErr, functions, busErr, module, node)
+	} else {
+		snapshot = assemble(reading, functions, node)
 	}
-	return assemble(reading, functions, node), nil
+	s.leaveOut(&snapshot, functions, reading.Excluded)
+	return snapshot, nil
+}
+
+// leaveOut drops what is said of GPUs that are excluded.
+func (s *Scanner) leaveOut(snapshot *Snapshot, functions []Function, excluded []pci.Address) {
+	excluded = slices.Clone(excluded)
+	for _, f := range functions {
+		if s.selection.Verdict(selection.Identity{PCI: f.PCI}) == selection.Excluded {
+			excluded = append(excluded, f.PCI)
+		}
+	}
+	slices.SortFunc(excluded, pci.Address.Compare)
+	snapshot.Excluded = slices.Compact(excluded)
+	snapshot.Unusable = slices.DeleteFunc(snapshot.Unusable, func(u Unusable) bool { return slices.Contains(excluded, u.PCI) })
+	snapshot.Problems = slices.DeleteFunc(snapshot.Problems, func(p Problem) bool { return slices.Contains(excluded, p.PCI) })
 }
 
 // boundToDriver picks the GPUs that NVML should know.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -382,6 +383,60 @@ func TestNoDriver(t *testing.T) {
 				t.Errorf("problems are %+v", got.Problems)
 			}
 		})
+	}
+}
+
+// What is excluded is in no list but its own, whoever found it and whatever state it is in, with a
+// driver and without.
+func TestExcludedGPUs(t *testing.T) {
+	byAddress := selection.Selection{Exclude: []selection.Entry{{PCIAddresses: []string{bus(1).String(), bus(5).String(), bus(9).String()}}}}
+	for name, c := range map[string]struct {
+		change func(*edges)
+		usable int
+	}{
+		"left out of the reading": {func(*edges) {}, 2},
+		"no driver":               {func(e *edges) { e.readErr = errors.New("no driver") }, 0},
+		"with a problem":          {func(e *edges) { e.functions[1].NUMANode = inventory.Unknown[int](errors.New("broken")) }, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := node(4)
+			e.functions = append(e.functions, inventory.Function{PCI: bus(5), Driver: "vfio-pci"}, inventory.Function{PCI: bus(6), Driver: "vfio-pci"})
+			// The library left out GPU 1, and GPU 3 for what it alone knows.
+			e.reading.Boards = []inventory.Board{e.reading.Boards[0], e.reading.Boards[2]}
+			e.reading.Excluded = []pci.Address{bus(3), bus(1)}
+			c.change(e)
+			want, left := []pci.Address{bus(1), bus(3), bus(5)}, []pci.Address{bus(6)}
+			if e.readErr != nil {
+				e.reading.Excluded = nil
+				want, left = []pci.Address{bus(1), bus(5)}, []pci.Address{bus(0), bus(2), bus(3), bus(6)}
+			}
+			s, err := inventory.NewScanner(e, e).Serving(byAddress).Scan(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var unusable []pci.Address
+			for _, u := range s.Unusable {
+				unusable = append(unusable, u.PCI)
+			}
+			if diff := cmp.Diff(want, s.Excluded) + cmp.Diff(left, unusable); diff != "" || len(s.GPUs) != c.usable || len(s.Problems) > 0 {
+				t.Errorf("%d GPUs, problems %v, excluded and unusable (-want +got):\n%s", len(s.GPUs), s.Problems, diff)
+			}
+			all := []pci.Address{bus(0), bus(1), bus(2), bus(3), bus(5), bus(6)}
+			if diff := cmp.Diff(all, s.Addresses()); diff != "" {
+				t.Errorf("addresses (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A GPU of which it cannot be told whether it is excluded is nobody's.
+func TestUnjudgedGPU(t *testing.T) {
+	e := node(2)
+	e.reading.Boards[1].Unjudged = errors.New("nvmlDeviceGetName: Unknown Error")
+	s := e.scan(t)
+	if len(s.GPUs) != 1 || len(s.Unusable) != 1 || !strings.Contains(s.Unusable[0].Reason, "cannot be told whether it is excluded: nvmlDeviceGetName") ||
+		s.Unusable[0].Cause != inventory.CauseWithheld {
+		t.Errorf("%d GPUs, unusable %+v", len(s.GPUs), s.Unusable)
 	}
 }
 

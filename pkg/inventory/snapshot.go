@@ -4,7 +4,11 @@
 // behind the interfaces that this package states and its sub-packages implement.
 package inventory
 
-import "github.com/gpu-dra/driver/pkg/pci"
+import (
+	"slices"
+
+	"github.com/gpu-dra/driver/pkg/pci"
+)
 
 // Snapshot is what one scan found. It is never changed after the scan; slices are sorted by
 // PCI address so that equal hardware gives equal snapshots.
@@ -14,9 +18,24 @@ type Snapshot struct {
 	// Unusable lists NVIDIA display devices of the PCI bus that cannot be handed out, each
 	// with its reason (lost, held by another kernel driver, NVML answers with an error).
 	Unusable []Unusable
+	// Excluded are the GPUs that the admin's selection leaves to others.
+	Excluded []pci.Address
 	// Problems lists what could not be read of GPUs that are otherwise usable, sorted by
 	// address and fact. Facts of the node as a whole come first, with the zero Address.
 	Problems []Problem
+}
+
+// Addresses are those of all GPUs that the snapshot knows of, usable or not, in order.
+func (s Snapshot) Addresses() []pci.Address {
+	at := slices.Clone(s.Excluded)
+	for _, g := range s.GPUs {
+		at = append(at, g.PCI)
+	}
+	for _, u := range s.Unusable {
+		at = append(at, u.PCI)
+	}
+	slices.SortFunc(at, pci.Address.Compare)
+	return slices.Compact(at)
 }
 
 // Driver is the state of the GPU driver.

@@ -79,6 +79,7 @@ func (m Memory) learn(snapshot inventory.Snapshot, now survey) Memory {
 		l.boards[b.UUID] = &record{Board: b, peers: peers}
 	}
 	l.dropSwapped(snapshot)
+	l.dropExcluded(snapshot)
 	l.addLinks()
 	l.inheritLinks()
 	l.dropMovedLinks()
@@ -101,6 +102,15 @@ func (l *learner) dropSwapped(snapshot inventory.Snapshot) {
 				l.heirs[other] = map[string]bool{}
 			}
 			maps.Copy(l.heirs[other], b.peers)
+			l.drop(uuid)
+		}
+	}
+}
+
+// dropExcluded forgets boards that are left to others: a domain has no member that nobody gets.
+func (l *learner) dropExcluded(snapshot inventory.Snapshot) {
+	for uuid, b := range l.boards {
+		if slices.Contains(snapshot.Excluded, b.PCI) {
 			l.drop(uuid)
 		}
 	}

@@ -125,6 +125,26 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// A board that is left to others is no member any more, and is one again when it is not.
+func TestExcludedBoards(t *testing.T) {
+	machine := inventorytest.HGXH100()
+	before, memory := resolve(t, machine, topology.Memory{})
+	excluded := inventorytest.Exclude(machine, machine.GPUs[2].PCI)
+	fresh, _ := resolve(t, excluded, topology.Memory{})
+	after, next := resolve(t, excluded, memory)
+	for _, g := range excluded.GPUs {
+		if is, was := after.GPUs[g.PCI], before.GPUs[g.PCI]; is.Size != 7 || is.Domain == "" || is.Domain == was.Domain || is.Domain != fresh.GPUs[g.PCI].Domain {
+			t.Errorf("%s is in %+v, was in %+v", g.PCI, is, was)
+		}
+	}
+	again, _ := resolve(t, machine, next)
+	for at, p := range before.GPUs {
+		if again.GPUs[at].Domain != p.Domain || again.GPUs[at].Size != 8 {
+			t.Errorf("%s: %+v, was %+v", at, again.GPUs[at], p)
+		}
+	}
+}
+
 // Members that all work but of which none reaches another have no domain, not one each.
 func TestDomainThatFellApart(t *testing.T) {
 	machine := inventorytest.DGXA100()

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,9 +16,11 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/gpu-dra/driver/pkg/config"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 )
 
 const someShares = "sharing: {devices: [{enforcement: none, replicas: 2}]}\n"
@@ -45,13 +48,13 @@ func TestSharesNeedACluster(t *testing.T) {
 	}
 }
 
-// What the chart passes on is what the plugin reads.
-func TestSharesReachThePlugin(t *testing.T) {
-	manifest := render(t, valuesFrom(filepath.Join(chartDir, "ci", "shared-values.yaml")), reference).Manifest
+// configOf reads what the plugin of a node is told, with a file of values.
+func configOf(t *testing.T, values, node string) *config.Config {
+	t.Helper()
 	var args []string
-	for _, set := range every[*appsv1.DaemonSet](decode(t, manifest)) {
+	for _, set := range every[*appsv1.DaemonSet](decode(t, render(t, valuesFrom(values), reference).Manifest)) {
 		for _, c := range set.Spec.Template.Spec.Containers {
-			if slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--shared-devices=") }) {
+			if slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--driver-root=") }) {
 				args = c.Args
 			}
 		}
@@ -63,7 +66,36 @@ func TestSharesReachThePlugin(t *testing.T) {
 	if err := flags.Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	c.NodeName = "pool-a-1"
+	c.NodeName = node
+	return c
+}
+
+// The lists of GPUs reach the plugin as they are, those of other nodes too.
+func TestSelectionReachesThePlugin(t *testing.T) {
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	text := "gpus:\n  include: [{products: ['*H100*']}]\n  exclude:\n  - {nodes: [pool-a-*], pciAddresses: ['0000:1a:00.0']}\n  - {nodes: [b], uuids: [GPU-1]}\n"
+	if err := os.WriteFile(values, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := selection.Selection{
+		Include: []selection.Entry{{Products: []string{"*H100*"}}},
+		Exclude: []selection.Entry{{Nodes: []string{"pool-a-*"}, PCIAddresses: []string{"0000:1a:00.0"}}},
+	}
+	c := configOf(t, values, "pool-a-1")
+	if diff := cmp.Diff(want, c.Selection()); diff != "" || c.Validate() != nil {
+		t.Errorf("%v, selection (-want +got):\n%s", c.Validate(), diff)
+	}
+	if err := os.WriteFile(values, []byte("gpus: {include: [], exclude: null}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !configOf(t, values, "pool-a-1").Selection().Everything() {
+		t.Error("empty lists leave GPUs out")
+	}
+}
+
+// What the chart passes on is what the plugin reads.
+func TestSharesReachThePlugin(t *testing.T) {
+	c := configOf(t, filepath.Join(chartDir, "ci", "shared-values.yaml"), "pool-a-1")
 	declared, err := c.Shares()
 	if err != nil || len(declared) != 3 {
 		t.Fatalf("declared %+v, %v", declared, err)

@@ -23,12 +23,15 @@ var ErrTooManyFaults = errors.New("too many call faults are armed")
 // AnyGPU makes a call fault apply to every GPU and to calls without a device.
 const AnyGPU = -1
 
+// AnyFunction makes a call fault apply to every call.
+const AnyFunction = "*"
+
 // Forever makes a call fault stay until it is cleared.
 const Forever = -1
 
 // CallFault makes an NVML call fail or slow.
 type CallFault struct {
-	// Function is the C name; a name without its _v2 means every version.
+	// Function is the C name; a name without its _v2 means every version, and AnyFunction all.
 	Function string
 	// GPU is a number in PCI order or AnyGPU.
 	GPU int
@@ -115,19 +118,43 @@ func (n *Node) FailCall(f CallFault) error {
 		return errors.New("a call fault needs the name of a function such as nvmlDeviceGetMemoryInfo")
 	}
 	return n.update(func(s *simstate.Node) error {
-		for i := range s.Faults {
-			slot := &s.Faults[i]
-			if slot.Armed != 0 && slot.Remaining != 0 {
-				continue
-			}
-			if err := armFault(slot, f); err != nil {
-				return err
-			}
-			countFaults(s)
-			return nil
-		}
-		return fmt.Errorf("%w: %d", ErrTooManyFaults, simstate.MaxFaults)
+		_, err := armFree(s, f)
+		return err
 	})
+}
+
+// CountCalls counts, from now on until the faults are cleared, the calls of a function about a GPU,
+// by its number in PCI order; AnyFunction counts all. They go on as if nobody counted.
+func (n *Node) CountCalls(number int, function string) (count func() (int64, error), err error) {
+	const most = 1 << 40
+	slot := 0
+	err = n.update(func(s *simstate.Node) (err error) {
+		slot, err = armFree(s, CallFault{Function: function, GPU: number, Count: most})
+		return err
+	})
+	return func() (int64, error) {
+		s, err := n.State()
+		if err != nil {
+			return 0, err
+		}
+		return most - s.Faults[slot].Remaining, nil
+	}, err
+}
+
+// armFree arms a fault in a slot that is free, and tells which.
+func armFree(s *simstate.Node, f CallFault) (slot int, err error) {
+	for i := range s.Faults {
+		slot := &s.Faults[i]
+		if slot.Armed != 0 && slot.Remaining != 0 {
+			continue
+		}
+		if err := armFault(slot, f); err != nil {
+			return 0, err
+		}
+		countFaults(s)
+		return i, nil
+	}
+	return 0, fmt.Errorf("%w: %d", ErrTooManyFaults, simstate.MaxFaults)
 }
 
 func armFault(slot *simstate.Fault, f CallFault) error {

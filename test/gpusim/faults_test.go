@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -118,6 +119,8 @@ func TestCallFaults(t *testing.T) {
 		{"after some calls", gpusim.CallFault{Function: "nvmlDeviceGetMemoryInfo", GPU: 0, Code: 999, After: 2}, []string{"0", "0", unknown, "0"}},
 		{"other GPU", gpusim.CallFault{Function: "nvmlDeviceGetMemoryInfo", GPU: 1, Code: 999, Count: gpusim.Forever}, []string{"0", "0"}},
 		{"other function", gpusim.CallFault{Function: "nvmlDeviceGetMemory", GPU: gpusim.AnyGPU, Code: 999, Count: gpusim.Forever}, []string{"0"}},
+		{"any function", gpusim.CallFault{Function: gpusim.AnyFunction, GPU: 0, Code: 999, Count: 2}, []string{unknown, unknown, "0"}},
+		{"any function of another GPU", gpusim.CallFault{Function: gpusim.AnyFunction, GPU: 1, Code: 999, Count: gpusim.Forever}, []string{"0"}},
 		{"for ever", gpusim.CallFault{Function: "nvmlDeviceGetMemoryInfo", GPU: 0, Code: 3, Count: gpusim.Forever}, []string{notSupported, notSupported, notSupported}},
 	}
 	node := gpusim.New(t, "t4-4")
@@ -133,6 +136,30 @@ func TestCallFaults(t *testing.T) {
 			do(t, node.ClearFaults())
 			s.want("used 0", "0")
 		})
+	}
+}
+
+// Counters see the calls about their GPU, and change nothing of them, faults included.
+func TestCountCalls(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	s := start(t, node, 2)
+	counter := func(gpu int, function string) func() int64 {
+		count, err := node.CountCalls(gpu, function)
+		do(t, err)
+		return func() int64 {
+			n, err := count()
+			do(t, err)
+			return n
+		}
+	}
+	all, memory, name, other := counter(0, gpusim.AnyFunction), counter(0, "nvmlDeviceGetMemoryInfo"), counter(0, "nvmlDeviceGetName"), counter(1, gpusim.AnyFunction)
+	do(t, node.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetMemoryInfo", GPU: 0, Code: 999}))
+	for _, want := range []string{unknown, "0", "0"} {
+		s.want("used 0", want)
+	}
+	if have := []int64{all(), memory(), name(), other()}; !slices.Equal(have, []int64{3, 3, 0, 0}) {
+		t.Errorf("all, memory, name and another GPU: %v", have)
 	}
 }
 

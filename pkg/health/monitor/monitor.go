@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -56,6 +57,8 @@ type Config struct {
 	Interval time.Duration
 	// Changed is called when a verdict may have changed, at most twice a second.
 	Changed func(ctx context.Context)
+	// Selection says which GPUs are served. Others are not watched, whatever an earlier run knew of them.
+	Selection selection.Selection
 	// Look asks for a scan of the hardware, when a GPU seems to be lost or to have come back.
 	Look func(ctx context.Context)
 }
@@ -117,12 +120,18 @@ func (m *Monitor) Lead(ctx context.Context) {
 	}
 	m.mu.Lock()
 	m.leading, m.loaded = true, true
+	excluded := map[pci.Address]bool{}
 	for _, k := range state.Known {
-		if _, ok := m.known[k.GPU.PCI]; !ok {
+		id := selection.Identity{PCI: k.GPU.PCI, UUID: k.GPU.UUID, Product: k.GPU.ProductName}
+		excluded[k.GPU.PCI] = m.Selection.Verdict(id) == selection.Excluded
+		if _, ok := m.known[k.GPU.PCI]; !ok && !excluded[k.GPU.PCI] {
 			m.known[k.GPU.PCI] = k
 		}
 	}
 	for _, r := range state.Records {
+		if excluded[r.PCI] {
+			continue
+		}
 		r = health.Reclassified(r, m.Rules.Table)
 		if state.Rebooted {
 			r = health.Rebooted(r)
@@ -186,7 +195,7 @@ func (m *Monitor) Scanned(ctx context.Context, s inventory.Snapshot) {
 			continue
 		}
 		// It left, or somebody withholds it. What runs on it must still be seen to be ill.
-		if m.Holders.Held(at) {
+		if m.Holders.Held(at) && !slices.Contains(s.Excluded, at) {
 			m.step(ctx, at, health.Look{Reach: health.Gone}, now)
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -34,13 +35,14 @@ type ward struct {
 	held     map[pci.Address]bool
 	changed  []time.Time
 	looks    int
+	read     map[pci.Address]int
 	noticed  []int
 	judged   []string
 	watching error
 }
 
 func newWard() *ward {
-	return &ward{events: make(chan vitals.Event), recall: make(chan error), vitals: map[pci.Address]health.Vitals{}, held: map[pci.Address]bool{}}
+	return &ward{events: make(chan vitals.Event), recall: make(chan error), vitals: map[pci.Address]health.Vitals{}, held: map[pci.Address]bool{}, read: map[pci.Address]int{}}
 }
 
 func (w *ward) Watch(ctx context.Context, gpus []inventory.GPUID, listening func(map[inventory.GPUID]error), tell func(vitals.Event)) error {
@@ -67,6 +69,7 @@ func (w *ward) Watch(ctx context.Context, gpus []inventory.GPUID, listening func
 func (w *ward) Read(_ context.Context, gpu inventory.GPUID, _ int) health.Vitals {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.read[gpu.PCI]++
 	v, ok := w.vitals[gpu.PCI]
 	if !ok {
 		v = well()
@@ -240,6 +243,58 @@ func TestOneOfThemIsLost(t *testing.T) {
 		}
 		if got := m.Retained(inventory.Snapshot{}); len(got.GPUs) > 0 {
 			t.Errorf("without a driver: %+v", got)
+		}
+	})
+}
+
+// A GPU that is left to others is neither watched nor read nor published, whatever an earlier run
+// knew of it and although a claim has it.
+func TestExcludedGPUs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s, dir := newWard(), inventorytest.T4(), t.TempDir()
+		at := s.GPUs[1].PCI
+		w.held[at] = true
+		w.set(at, needing(1))
+		running(t, monitorOf(t, w, dir, "boot"), s)()
+
+		for _, driver := range []bool{true, false} {
+			later := newWard()
+			later.held[at] = true
+			m := monitorOf(t, later, dir, "boot")
+			m.Selection = selection.Selection{Exclude: []selection.Entry{{UUIDs: []string{s.GPUs[1].UUID}}}}
+			now := inventorytest.Exclude(s, at)
+			// A driver that does not answer does not tell what is excluded by more than an address.
+			now.Driver.Present = driver
+			stop := running(t, m, now)
+			time.Sleep(3 * interval)
+			synctest.Wait()
+			for _, gpus := range later.watched {
+				if slices.ContainsFunc(gpus, func(id inventory.GPUID) bool { return id.PCI == at }) {
+					t.Errorf("watched are %v", gpus)
+				}
+			}
+			if later.read[at] > 0 || driver == (later.read[s.GPUs[0].PCI] == 0) {
+				t.Errorf("read are %v", later.read)
+			}
+			if kept := m.Retained(inventorytest.Exclude(s, at)); len(kept.GPUs) != 3 || len(m.Verdict(at, nil).Faults) > 0 {
+				t.Errorf("kept are %v, and it has %v", kept.GPUs, m.Verdict(at, nil))
+			}
+			stop()
+		}
+	})
+}
+
+// One that is left to others while it is watched is forgotten at the next look.
+func TestExclusionOfWhatIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWard(), inventorytest.T4()
+		at := s.GPUs[1].PCI
+		w.held[at] = true
+		m := monitorOf(t, w, t.TempDir(), "boot")
+		defer running(t, m, s)()
+		m.Scanned(t.Context(), inventorytest.Exclude(s, at))
+		if n := len(m.Patients()); n != 3 {
+			t.Errorf("%d patients", n)
 		}
 	})
 }

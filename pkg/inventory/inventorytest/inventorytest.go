@@ -127,6 +127,14 @@ func Remove(s inventory.Snapshot, at pci.Address) inventory.Snapshot {
 	return s
 }
 
+// Exclude leaves a GPU to others, as a scan does with what the settings exclude.
+func Exclude(s inventory.Snapshot, at pci.Address) inventory.Snapshot {
+	s = Remove(s, at)
+	s.Excluded = append(slices.Clone(s.Excluded), at)
+	slices.SortFunc(s.Excluded, pci.Address.Compare)
+	return s
+}
+
 // MIG switches a GPU's MIG mode on.
 func MIG(s inventory.Snapshot, at pci.Address) inventory.Snapshot {
 	s = cutOff(Clone(s), at)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/renewal"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -42,6 +43,8 @@ type Options struct {
 	CallTimeout time.Duration
 	// Partitions has Read ask what GPUs can be cut into and what instances there are.
 	Partitions bool
+	// Selection says which GPUs are read. Those that it excludes are left alone.
+	Selection selection.Selection
 	// Calls are C functions that those who borrow the session want to make.
 	Calls []string
 }
@@ -80,8 +83,11 @@ type session struct {
 	// symbols are the calls that this driver's library has.
 	symbols map[string]bool
 	opened  time.Time
-	// partitions is the library's.
+	// partitions and selection are the library's.
 	partitions *partitions
+	selection  selection.Selection
+	// excluded are the GPUs that were found to be; who reads guards it.
+	excluded map[pci.Address]bool
 }
 
 var _ inventory.NVML = (*Library)(nil)
@@ -278,7 +284,10 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.session = &session{api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions}
+	l.session = &session{
+		api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions,
+		selection: l.options.Selection, excluded: map[pci.Address]bool{},
+	}
 	return nil
 }
 
@@ -330,9 +339,9 @@ func probe(path string, more []string) (map[string]bool, error) {
 	return symbols, library.Close()
 }
 
-// unserved are the GPUs of the bus that a reading does not have or has lost.
+// unserved are the GPUs of the bus that a reading should have and has not, or has lost.
 func unserved(r inventory.Reading, onBus []pci.Address) []pci.Address {
-	missing := slices.Clone(onBus)
+	missing := slices.DeleteFunc(slices.Clone(onBus), func(a pci.Address) bool { return slices.Contains(r.Excluded, a) })
 	for _, b := range r.Boards {
 		if usable(b) {
 			missing = slices.DeleteFunc(missing, func(a pci.Address) bool { return a == b.PCI.Value })

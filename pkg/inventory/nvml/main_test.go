@@ -51,7 +51,7 @@ func machineOptions(t testing.TB, preset string, options nvml.Options, opts ...g
 		}
 		eventually(t, func() bool { return l.Close(context.Background()) == nil })
 	})
-	return machine{Node: n, library: l, scanner: inventory.NewScanner(l, sysfs.New(n.SysRoot(), n.ProcRoot()))}
+	return machine{Node: n, library: l, scanner: inventory.NewScanner(l, sysfs.New(n.SysRoot(), n.ProcRoot())).Serving(options.Selection)}
 }
 
 func (m machine) scan(t testing.TB) inventory.Snapshot {

@@ -119,7 +119,7 @@ func peers(ctx context.Context, w *watchdog.Watchdog, s *session, boards []inven
 }
 
 // usable tells whether a board's handle can be asked about its peers.
-func usable(b inventory.Board) bool { return b.Err == nil && b.PCI.Err == nil }
+func usable(b inventory.Board) bool { return b.Err == nil && b.PCI.Err == nil && b.Unjudged == nil }
 
 // fabric reads the GPU's place in an NVLink fabric with the newest structure that the driver
 // knows.

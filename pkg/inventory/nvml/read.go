@@ -11,6 +11,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/names"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -68,16 +69,13 @@ func read(ctx context.Context, w *watchdog.Watchdog, s *session, onBus []pci.Add
 		CUDA:          convert(ask(library, symCUDA, s.api.SystemGetCudaDriverVersion), cudaVersion),
 		Refused:       map[pci.Address]error{},
 	}
-	devices := make([]nvml.Device, count.Value)
-	for i := range count.Value {
-		b, device := board(ctx, w, s, i, r.DriverVersion.Value)
-		r.Boards, devices[i] = append(r.Boards, b), device
-	}
+	devices := boards(ctx, w, s, count.Value, onBus, &r)
 	for i := range r.Boards {
 		r.Boards[i].Peers = peers(ctx, w, s, r.Boards, devices, i)
 	}
 	for _, address := range onBus {
-		if !slices.ContainsFunc(r.Boards, func(b inventory.Board) bool { return b.PCI.Err == nil && b.PCI.Value == address }) {
+		there := slices.ContainsFunc(r.Boards, func(b inventory.Board) bool { return b.PCI.Err == nil && b.PCI.Value == address })
+		if !there && !slices.Contains(r.Excluded, address) {
 			r.Refused[address] = refusal(ctx, w, s, r.Boards, address)
 		}
 	}
@@ -111,19 +109,69 @@ func refusal(ctx context.Context, w *watchdog.Watchdog, s *session, boards []inv
 	return index.Err
 }
 
-// board reads the GPU at one index of the enumeration. The device is nil if there is no handle.
-func board(ctx context.Context, w *watchdog.Watchdog, s *session, index int, driver string) (inventory.Board, nvml.Device) {
-	a := &asker{ctx: ctx, watchdog: w, session: s, about: fmt.Sprintf("the GPU at index %d", index)}
-	b := inventory.Board{Index: index}
-	handle := ask(a, symHandle, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByIndex(index) })
-	if handle.Err != nil {
-		b.Err, b.PCI.Err = handle.Err, handle.Err
-		return b, nil
+// boards reads the GPUs that are served and gives their devices. Excluded ones are left alone but for
+// what tells that they are, which is not asked again in this session. Where GPUs are chosen and
+// the bus shows them, NVML is asked for them by address: to go through its enumeration is to open each.
+func boards(ctx context.Context, w *watchdog.Watchdog, s *session, count int, onBus []pci.Address, r *inventory.Reading) (devices []nvml.Device) {
+	add := func(a *asker, b inventory.Board, handle inventory.Fact[nvml.Device]) {
+		b, excluded := board(a, b, handle, r.DriverVersion.Value)
+		if excluded {
+			s.excluded[b.PCI.Value] = true
+			r.Excluded = append(r.Excluded, b.PCI.Value)
+			return
+		}
+		r.Boards, devices = append(r.Boards, b), append(devices, handle.Value)
 	}
-	d := handle.Value
-	b.PCI = convert(ask(a, symPCI, d.GetPciInfo), addressOf)
-	if b.PCI.Err == nil {
-		a.about = b.PCI.Value.String()
+	byAddress := !s.selection.Everything() && len(onBus) > 0
+	for index := range count {
+		if byAddress {
+			break
+		}
+		a := &asker{ctx: ctx, watchdog: w, session: s, about: fmt.Sprintf("the GPU at index %d", index)}
+		handle := ask(a, symHandle, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByIndex(index) })
+		b := inventory.Board{Index: index, Err: handle.Err, PCI: inventory.Unknown[pci.Address](handle.Err)}
+		if handle.Err == nil {
+			b.PCI = convert(ask(a, symPCI, handle.Value.GetPciInfo), addressOf)
+		}
+		if b.PCI.Err == nil {
+			a.about = b.PCI.Value.String()
+		}
+		add(a, b, handle)
+	}
+	for _, address := range onBus {
+		switch {
+		case !byAddress:
+		case s.excluded[address] || s.selection.Verdict(selection.Identity{PCI: address}) == selection.Excluded:
+			r.Excluded = append(r.Excluded, address)
+		default:
+			a := &asker{ctx: ctx, watchdog: w, session: s, about: address.String()}
+			handle := ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByPciBusId(address.String()) })
+			b := inventory.Board{Err: handle.Err, PCI: inventory.Known(address)}
+			if handle.Err == nil {
+				b.Index = ask(a, symIndex, handle.Value.GetIndex).Value
+			}
+			if !hasCode(handle.Err, nvml.ERROR_NOT_FOUND) {
+				add(a, b, handle)
+			}
+		}
+	}
+	return devices
+}
+
+// board reads a GPU further, if there is a handle, unless it is excluded.
+func board(a *asker, b inventory.Board, handle inventory.Fact[nvml.Device], driver string) (_ inventory.Board, excluded bool) {
+	if handle.Err != nil {
+		return b, false
+	}
+	s, d := a.session, handle.Value
+	b.UUID = ask(a, symUUID, d.GetUUID)
+	b.ProductName = ask(a, symName, d.GetName)
+	switch s.selection.Verdict(selection.Identity{PCI: b.PCI.Value, UUID: b.UUID.Value, Product: b.ProductName.Value}) {
+	case selection.Excluded:
+		return b, true
+	case selection.Undecided:
+		b.Unjudged, b.Err = errors.Join(b.PCI.Err, b.UUID.Err, b.ProductName.Err), a.end
+		return b, false
 	}
 	identity(a, d, &b)
 	state(a, d, &b)
@@ -131,13 +179,11 @@ func board(ctx context.Context, w *watchdog.Watchdog, s *session, index int, dri
 	b.Fabric = fabric(a, d)
 	s.partitions.read(a, d, driver, &b)
 	b.Err = a.end
-	return b, d
+	return b, false
 }
 
 func identity(a *asker, d nvml.Device, b *inventory.Board) {
-	b.UUID = ask(a, symUUID, d.GetUUID)
 	b.Minor = ask(a, symMinor, d.GetMinorNumber)
-	b.ProductName = ask(a, symName, d.GetName)
 	b.Serial = ask(a, symSerial, d.GetSerial)
 	b.Brand = convert(ask(a, symBrand, d.GetBrand), names.Brand)
 	b.Architecture = convert(ask(a, symArchitecture, d.GetArchitecture), names.Architecture)

@@ -95,18 +95,10 @@ func (f File) Select(config string, s inventory.Snapshot) (Layouts, error) {
 
 const vendorNVIDIA = 0x10de
 
-// numbersOf counts the node's GPUs by address, lost ones too.
+// numbersOf counts the node's GPUs by address, lost and excluded ones too.
 func numbersOf(s inventory.Snapshot) map[pci.Address]int {
-	var at []pci.Address
-	for _, g := range s.GPUs {
-		at = append(at, g.PCI)
-	}
-	for _, u := range s.Unusable {
-		at = append(at, u.PCI)
-	}
-	slices.SortFunc(at, pci.Address.Compare)
 	numbers := map[pci.Address]int{}
-	for i, a := range slices.Compact(at) {
+	for i, a := range s.Addresses() {
 		numbers[a] = i
 	}
 	return numbers

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/mig"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
@@ -139,7 +140,7 @@ func (f Filter) validate() error {
 func For(node string, declarations []Declaration) []Declaration {
 	var out []Declaration
 	for _, d := range declarations {
-		if len(d.Nodes) == 0 || like(d.Nodes, node) {
+		if len(d.Nodes) == 0 || selection.Like(d.Nodes, node) {
 			out = append(out, d)
 		}
 	}
@@ -147,17 +148,9 @@ func For(node string, declarations []Declaration) []Declaration {
 }
 
 // Of gives, for the devices of a snapshot, the function that says how one is shared. GPUs that
-// are lost have their place in the order all the same: another one must not become shared.
+// are lost or excluded have their place in the order all the same: another one must not become shared.
 func Of(declarations []Declaration, snapshot inventory.Snapshot) func(device.Device) *device.Sharing {
-	order := make([]pci.Address, 0, len(snapshot.GPUs)+len(snapshot.Unusable))
-	for _, g := range snapshot.GPUs {
-		order = append(order, g.PCI)
-	}
-	for _, u := range snapshot.Unusable {
-		order = append(order, u.PCI)
-	}
-	slices.SortFunc(order, pci.Address.Compare)
-	order = slices.Compact(order)
+	order := snapshot.Addresses()
 	return func(d device.Device) *device.Sharing {
 		for _, declared := range declarations {
 			if declared.Devices.matches(d, order) {
@@ -196,7 +189,7 @@ func (f Filter) matches(d device.Device, order []pci.Address) bool {
 		gpu = d.Parent()
 		ids = []string{gpu.UUID, d.UUID()}
 		named := d.UUID() != "" && slices.Contains(f.UUIDs, d.UUID())
-		if !named && !like(f.Profiles, d.Partition().Profile.Name) {
+		if !named && !selection.Like(f.Profiles, d.Partition().Profile.Name) {
 			return false
 		}
 	default:
@@ -209,18 +202,6 @@ func (f Filter) matches(d device.Device, order []pci.Address) bool {
 	isOneOf := func(id string) bool { return slices.Contains(ids, id) }
 	return (len(f.UUIDs) == 0 || slices.ContainsFunc(f.UUIDs, isOneOf)) &&
 		(len(f.PCIAddresses) == 0 || slices.ContainsFunc(f.PCIAddresses, isAt)) &&
-		(len(f.Products) == 0 || like(f.Products, gpu.ProductName)) &&
+		(len(f.Products) == 0 || selection.Like(f.Products, gpu.ProductName)) &&
 		(len(f.Indices) == 0 || slices.Contains(f.Indices, slices.Index(order, gpu.PCI)))
-}
-
-// like tells whether a text fits one of the patterns, in which * is any text.
-func like(patterns []string, text string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool {
-		parts := strings.Split(strings.ToLower(pattern), "*")
-		for i := range parts {
-			parts[i] = regexp.QuoteMeta(parts[i])
-		}
-		ok, err := regexp.MatchString("^"+strings.Join(parts, ".*")+"$", strings.ToLower(text))
-		return err == nil && ok
-	})
 }
