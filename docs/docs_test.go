@@ -213,6 +213,40 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestRunbooks wants every alert of the chart to link to a section of its own, and no other section.
+func TestRunbooks(t *testing.T) {
+	const page = "docs/runbooks.md"
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "deployments/helm/gpu-dra-driver/files/rules.yaml")), &rules); err != nil {
+		t.Fatal(err)
+	}
+	var sections []string
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if r.Alert == "" {
+				continue
+			}
+			sections = append(sections, r.Alert)
+			if want := "RUNBOOK_URL#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+				t.Errorf("%s links to %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
+			}
+		}
+	}
+	if got := all("(?m)^## (.+)$", read(t, page)); len(got) < 10 || !slices.Equal(got, sections) {
+		t.Errorf("sections of %s: %q, alerts of the chart: %q", page, got, sections)
+	}
+	if url := "runbookURL: https://github.com/gpu-dra/driver/blob/main/" + page; !strings.Contains(read(t, "deployments/helm/gpu-dra-driver/values.yaml"), url) {
+		t.Errorf("the chart's links do not go to %s", page)
+	}
+}
+
 // TestReasons wants help for every Event and for every reason of a failed call.
 func TestReasons(t *testing.T) {
 	help := read(t, "docs/troubleshooting.md") + read(t, "docs/operations.md")

@@ -117,3 +117,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 {{- define "gpu-dra-driver.webhookName" -}}
 {{- printf "%s-webhook" (include "gpu-dra-driver.fullname" .) }}
 {{- end }}
+
+{{/* How Prometheus scrapes, from the values of a monitor. */}}
+{{- define "gpu-dra-driver.scrape" -}}
+{{- with .interval }}
+interval: {{ . | quote }}
+{{- end }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . | quote }}
+{{- end }}
+{{- with .relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
