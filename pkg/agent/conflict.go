@@ -13,7 +13,8 @@ import (
 func (a *Agent) buildConflicts() {
 	c := a.config
 	a.conflicts = guard.New(guard.Config{
-		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand},
+		// Declared layouts are not applied beside a MIG manager: that is for package declaration.
+		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !a.declares()},
 		Policies: c.Conflicts,
 		Looker: &look.Looker{
 			Nodes: a.client.CoreV1().Nodes(), Node: c.NodeName, Registry: c.KubeletRegistryDir,

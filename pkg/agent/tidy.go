@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/agent/leavings"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/topology"
+	"github.com/gpu-dra/driver/pkg/uninstall"
 )
 
 // Names below the plugin's data directory.
@@ -31,6 +34,10 @@ const (
 	// metadataDir is the library's.
 	metadataDir = "dra-device-metadata"
 )
+
+// uninstallLimit is how long a plugin that ends waits for the signs of an uninstall, where it
+// matters.
+const uninstallLimit = 3 * time.Second
 
 // tidy removes what this process and its predecessors left on the node, so that an uninstall
 // leaves nothing. A plugin cannot tell an uninstall from a restart, so it does this at every
@@ -58,7 +65,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	if _, err := a.mpsLayout().Remove(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, name := range a.removable() {
+	for _, name := range a.removable(ctx) {
 		errs = append(errs, os.RemoveAll(a.stateDir(name)))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -82,25 +89,35 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 	return err == nil && n == 0
 }
 
-// removable lists what tidy removes. The NVLink topology stays while GPUs are missing from it:
-// without it, the domains of the others would get new names.
-func (a *Agent) removable() []string {
+// removable lists what tidy removes. What is remembered of GPUs that are ill or missing is kept
+// for the next instance, unless there will be none: without it a sick GPU would be offered, and
+// the domains of the others would get new names.
+func (a *Agent) removable(ctx context.Context) []string {
 	names := []string{
 		holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, memlimit.DirName,
 		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
 	}
-	if a.topologyIsWhole() {
+	whole, well := a.topologyIsWhole(), a.health.Well()
+	gone := !(whole && well) && a.uninstalled(ctx)
+	if whole || gone {
 		names = append(names, nvlinkFile)
 	}
 	if a.migLedger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, migDir)
 	}
-	if a.client == nil || a.health.Well() {
-		// Without a client this is Cleanup, which is to leave nothing.
+	if well || gone {
 		names = append(names, healthFile)
 	}
 	return append(names, presenceFile)
+}
+
+// uninstalled tells whether this process ends for an uninstall. Without a client it is Cleanup.
+func (a *Agent) uninstalled(ctx context.Context) bool {
+	return a.client == nil || uninstall.Withdrawn(ctx, func(ctx context.Context) error {
+		_, err := a.client.CoreV1().Nodes().Get(ctx, a.config.NodeName, metav1.GetOptions{ResourceVersion: "0"})
+		return err
+	}, uninstallLimit)
 }
 
 // topologyIsWhole tells whether the domains would be the same without the memory of them.

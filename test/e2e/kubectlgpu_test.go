@@ -25,13 +25,20 @@ import (
 // kubectlGPU runs a command of kubectl gpu against the cluster, with a manifest as its input.
 func (s *scene) kubectlGPU(manifest string, args ...string) string {
 	s.Helper()
+	out, err := s.tryKubectlGPU(manifest, args...)
+	if err != nil {
+		s.Fatalf("kubectl gpu %v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// tryKubectlGPU is kubectlGPU for a command that may end with an error.
+func (s *scene) tryKubectlGPU(manifest string, args ...string) (string, error) {
 	var out strings.Builder
 	cmd := command.New("v0.0.0-e2e", command.Streams{In: strings.NewReader(manifest), Out: &out, Err: &out})
 	cmd.SetArgs(append(args, "--kubeconfig", s.Nodes.Kubeconfig(), "--namespace", s.namespace))
-	if err := cmd.ExecuteContext(s.Context()); err != nil {
-		s.Fatalf("kubectl gpu %v: %v\n%s", args, err, out.String())
-	}
-	return out.String()
+	err := cmd.ExecuteContext(s.Context())
+	return out.String(), err
 }
 
 // prints checks the words of a command.

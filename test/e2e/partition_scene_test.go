@@ -83,9 +83,12 @@ func cutGPUs(t *testing.T) {
 		}
 	})
 	s.must(s.makeLayouts(ctx))
-	s.must(install(files, rig.Values{
-		"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4",
-	}))
+	s.must(install(files, cutValues()))
+}
+
+// cutValues are those of the release that cuts GPUs.
+func cutValues() rig.Values {
+	return rig.Values{"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4"}
 }
 
 // ask is a request of a claim for count devices of a class that match all selectors.

@@ -1,11 +1,17 @@
 package process_test
 
 import (
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/gpu-dra/driver/test/gpusim"
+	"github.com/gpu-dra/driver/test/kubeapi"
 	"github.com/gpu-dra/driver/test/process"
 )
 
@@ -53,9 +59,7 @@ func TestCleanup(t *testing.T) {
 		entries, err := os.ReadDir(dir)
 		must(t, err)
 		for _, e := range entries {
-			if e.Name() != "nvlink.json" {
-				t.Errorf("left in %s: %s", dir, e.Name())
-			}
+			t.Errorf("left in %s: %s", dir, e.Name())
 		}
 	}
 	must(t, b.Node.SetClients(2, 0))
@@ -63,4 +67,46 @@ func TestCleanup(t *testing.T) {
 	b.Start()
 	prepare(t, b, idle, 0, 1)
 	unprepare(t, b, idle)
+}
+
+// What is known of a GPU that is ill, and of one that is missing, is kept over a restart. After an
+// uninstall, which the plugin sees by its permissions, nobody needs it.
+func TestUninstallWithSickGPUs(t *testing.T) {
+	t.Parallel()
+	b := process.New(t, "hgx-h100-8")
+	p := b.Start(lasting(), process.Flag("rescan-interval", "1s"))
+	p.WaitReady()
+	must(t, b.Node.InjectXID(1, gpusim.XID{Code: 79}))
+	must(t, b.Node.LoseGPU(2))
+	left := func() []string {
+		var names []string
+		for _, path := range []string{"health.json", "nvlink.json", "claims", "holders", "locks"} {
+			if _, err := os.Stat(filepath.Join(b.DataDir(), path)); err == nil {
+				names = append(names, path)
+			}
+		}
+		return names
+	}
+	ill := func() {
+		t.Helper()
+		b.Eventually("taints of the two", func() error {
+			if taints := taintsNow(t, b); len(taints[b.Device(1)]) == 0 || len(taints[b.Device(2)]) == 0 {
+				return fmt.Errorf("taints are %v", taints)
+			}
+			return nil
+		})
+	}
+	ill()
+	p.Terminate()
+	if diff := cmp.Diff([]string{"health.json", "nvlink.json"}, left()); diff != "" {
+		t.Errorf("kept over a restart (-want +got):\n%s", diff)
+	}
+	p = b.Start(lasting(), process.Flag("rescan-interval", "1s"))
+	p.WaitReady()
+	ill()
+	b.API.Inject(kubeapi.Fault{Match: kubeapi.Match{User: process.APIUser, Resource: "nodes"}, Code: http.StatusForbidden})
+	p.Terminate()
+	if got := left(); len(got) != 0 {
+		t.Errorf("left behind: %q", got)
+	}
 }

@@ -67,6 +67,11 @@ func (r *Rig) Install(ctx context.Context, version string, more Values) error {
 	return r.chart(ctx, "install", append([]string{r.chartDir()}, r.values(version, more)...)...)
 }
 
+// InstallOver is Install, and makes objects that are there, and are another release's, this one's.
+func (r *Rig) InstallOver(ctx context.Context, version string, more Values) error {
+	return r.chart(ctx, "install", append([]string{r.chartDir(), "--take-ownership"}, r.values(version, more)...)...)
+}
+
 // Upgrade changes the release to that version and those values, and returns when the new
 // plugin is ready on every node.
 func (r *Rig) Upgrade(ctx context.Context, version string, more Values) error {
