@@ -75,6 +75,9 @@ func cutGPUs(t *testing.T) {
 				return err
 			}
 		}
+		if files != nil {
+			s.lateFabric(hopper)
+		}
 		return s.Install(ctx, version, values)
 	}
 	t.Cleanup(func() {
@@ -88,7 +91,10 @@ func cutGPUs(t *testing.T) {
 
 // cutValues are those of the release that cuts GPUs.
 func cutValues() rig.Values {
-	return rig.Values{"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4"}
+	return rig.Values{
+		"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4",
+		"health.evict": "true", "health.holdDown": "2s", "health.interval": "1s",
+	}
 }
 
 // ask is a request of a claim for count devices of a class that match all selectors.

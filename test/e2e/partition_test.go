@@ -29,6 +29,7 @@ func TestPartitions(t *testing.T) {
 			})
 		}
 	})
+	t.Run("sick", sickPartitions)
 	t.Run("another release", func(t *testing.T) { downAndUp(begin(t)) })
 	t.Run("declared", func(t *testing.T) { declaredLayouts(begin(t)) })
 }

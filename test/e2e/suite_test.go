@@ -110,7 +110,7 @@ func newSuite() (*suite, error) {
 		return nil, err
 	}
 	// A rescan a second finds faults soon; -v=4 shows each claim's steps in what is dumped.
-	return &suite{Rig: r, values: rig.Values{"rescanInterval": "1s", "health.holdDown": "2s", "health.interval": "1s", "logVerbosity": "4"}}, nil
+	return &suite{Rig: r, values: rig.Values{"rescanInterval": "1s", "health.holdDown": "2s", "health.interval": "1s", "rbac.claimStatus": "true", "logVerbosity": "4"}}, nil
 }
 
 // start brings everything to where a test can begin, from whatever an earlier run left.
