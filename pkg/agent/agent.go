@@ -31,6 +31,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health/claimstatus"
+	"github.com/gpu-dra/driver/pkg/health/kernellog"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml"
@@ -80,6 +81,8 @@ type Agent struct {
 	locks     *lock.Locker
 	catalog   *catalog.Catalog
 	health    *monitor.Monitor
+	// kernelLog has errors that NVML does not tell; nil where it is not read.
+	kernelLog *kernellog.Log
 	// claimStatus tells claims of the health of their devices; nil where that is off.
 	claimStatus *claimstatus.Writer
 	// offered are all published devices, also those that nobody can get.
@@ -419,6 +422,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	group.Go(func() error { a.reconciler.Run(ctx); return nil })
 	group.Go(func() error { a.health.Run(ctx); return nil })
 	group.Go(func() error { a.claimStatus.Run(ctx); return nil })
+	group.Go(func() error { a.readKernelLog(ctx); return nil })
 	group.Go(func() error { a.serveTenants(ctx); return nil })
 	group.Go(func() error { a.keepLayouts(ctx); return nil })
 	a.publisher.Load().Run(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/health/kernellog"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/health/owners"
 	"github.com/gpu-dra/driver/pkg/health/taints"
@@ -42,6 +43,9 @@ func (a *Agent) buildHealth(boot string) error {
 			return fmt.Errorf("--health-table: %s: %w", path, err)
 		}
 	}
+	if path := a.config.HealthKernelLog; path != "" {
+		a.kernelLog = &kernellog.Log{Path: path, Failed: a.reporter.KernelLogUnread}
+	}
 	timing := health.DefaultTiming()
 	timing.Hold = a.config.HealthHoldDown
 	teller := owners.Teller{
@@ -51,7 +55,7 @@ func (a *Agent) buildHealth(boot string) error {
 	a.buildTenants()
 	a.health = monitor.New(monitor.Config{
 		Rules:  health.Rules{Table: table, Timing: timing},
-		Source: vitals.Reader{Lender: a.library}, Partitions: a.library,
+		Source: a.kernelLog.Beside(vitals.Reader{Lender: a.library}), Partitions: a.library,
 		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
 		Reporter: a.hardware.Counting(a.reporter), Interval: a.config.HealthInterval, Selection: a.config.Selection(),
 		Changed: func(ctx context.Context) {
@@ -63,6 +67,11 @@ func (a *Agent) buildHealth(boot string) error {
 		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },
 	})
 	return nil
+}
+
+// readKernelLog has the monitor learn of errors that are in the kernel log alone.
+func (a *Agent) readKernelLog(ctx context.Context) {
+	a.kernelLog.Run(ctx, func(ctx context.Context, m kernellog.Message) { a.health.Reported(ctx, m.GPU, m.XID, m.Instance) })
 }
 
 // watched tells the monitor of each look at the hardware.

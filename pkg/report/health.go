@@ -23,6 +23,8 @@ const (
 	DeviceSick Reason = "DeviceSick"
 	// ClaimStatusRefused is about what claims are told.
 	ClaimStatusRefused Reason = "ClaimStatusRefused"
+	// KernelLogUnread is about a source of errors.
+	KernelLogUnread Reason = "KernelLogUnread"
 )
 
 func (r Reason) ofHealth() bool {
@@ -45,6 +47,10 @@ func healthDescriptions() []Description {
 		{
 			DeviceSick, "ResourceClaim, Pod", "A device of the claim, or of the pod, has a fault.",
 			"What runs may have failed or may fail: look at its log, end it, and start it again elsewhere.",
+		},
+		{
+			KernelLogUnread, "Node", "The kernel log cannot be read for errors of GPUs, as health.kernelLog asks for.",
+			"Errors that the GPU driver's library reports are seen all the same. The note says why: a path that is wrong, or a security context without the capability SYSLOG.",
 		},
 		{
 			ClaimStatusRefused, "Node", "The API server does not take the condition Ready of the devices in the status of claims.",
@@ -80,6 +86,15 @@ func (r *Reporter) ClaimStatusRefused(ctx context.Context, err error) {
 		current["claims"] = "The condition Ready of devices cannot be written into claims: " + err.Error()
 	}
 	r.lasting(ctx, ClaimStatusRefused, current)
+}
+
+// KernelLogUnread tells why the kernel log cannot be read; nil ends it.
+func (r *Reporter) KernelLogUnread(ctx context.Context, err error) {
+	current := map[string]string{}
+	if err != nil {
+		current["log"] = "The kernel log is not read for errors of GPUs: " + err.Error()
+	}
+	r.lasting(ctx, KernelLogUnread, current)
 }
 
 // Pod names a pod.

@@ -61,8 +61,8 @@ func (s *scene) fail(node int, uuid string, xid uint64) (reset func()) {
 	return func() { s.Helper(); s.must(m.SetRecoveryAction(i, 0)) }
 }
 
-// tainted waits until a GPU and its partitions have that taint, "" for none at all, and no other
-// device of the node has it.
+// tainted waits until a GPU and its partitions have that taint, "" for none that keeps anybody
+// away, and no other device of the node has it.
 func (s *scene) tainted(node int, uuid, taint string) {
 	s.Helper()
 	s.must(rig.Wait(s.Context(), podLimit, fmt.Sprintf("GPU %s has the taint %q", uuid, taint), func(ctx context.Context) (string, error) {
@@ -74,7 +74,7 @@ func (s *scene) tainted(node int, uuid, taint string) {
 			switch {
 			case d.Node != cluster.NodeName(node):
 				continue
-			case of && taint == "" && len(d.Taints) > 0, of && taint != "" && !has, !of && has:
+			case of && taint == "" && slices.ContainsFunc(d.Taints, func(have string) bool { return !strings.HasSuffix(have, ":None") }), of && taint != "" && !has, !of && has:
 				return fmt.Sprintf("%s has %q", d.Device, d.Taints), err
 			case of:
 				n++

@@ -312,8 +312,12 @@ type XID struct {
 	GPUInstance, ComputeInstance *uint32
 }
 
-// InjectXID reports an XID: every event set of every process that registered for it wakes.
+// InjectXID reports an XID: it is in the kernel log, and every event set of every process that
+// registered for it wakes.
 func (n *Node) InjectXID(number int, xid XID) error {
+	if err := n.LogXID(number, xid); err != nil {
+		return err
+	}
 	return n.update(func(s *simstate.Node) error {
 		if number < 0 || number >= int(s.GPUCount) {
 			return fmt.Errorf("%w: %d", ErrNoGPU, number)

@@ -1,7 +1,10 @@
 package gpusim
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -65,4 +68,33 @@ func (n *Node) InjectEvent(number int, kind uint64) error {
 			GPUInstanceID: simstate.NoInstance, ComputeInstanceID: simstate.NoInstance,
 		})
 	})
+}
+
+// KernelLog is the file that stands for /dev/kmsg: the driver writes each XID into it.
+func (n *Node) KernelLog() string { return filepath.Join(n.layout.Dir, "kmsg") }
+
+// LogXID writes an XID into the kernel log alone, as for an error that NVML tells nobody.
+func (n *Node) LogXID(number int, xid XID) error {
+	node := n.Spec()
+	if number < 0 || number >= len(node.GPUs) {
+		return fmt.Errorf("%w: %d", ErrNoGPU, number)
+	}
+	at := node.GPUs[number].PCI
+	place := fmt.Sprintf("PCI:%04x:%02x:%02x", at.Domain, at.Bus, at.Device)
+	if xid.GPUInstance != nil {
+		place += fmt.Sprintf(" GPU-I:%02d", *xid.GPUInstance)
+	}
+	return n.log(fmt.Sprintf("NVRM: Xid (%s): %d, pid='<unknown>', name=<unknown>, simulated", place, xid.Code))
+}
+
+// log writes a record of the kernel's, as /dev/kmsg gives it: priority, sequence number and
+// microseconds since the boot, which here are those of the clock.
+func (n *Node) log(message string) error {
+	f, err := os.OpenFile(n.KernelLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("kernel log: %w", err)
+	}
+	now := time.Now().UnixMicro()
+	_, err = fmt.Fprintf(f, "3,%d,%d,-;%s\n SUBSYSTEM=pci\n", now, now, message)
+	return errors.Join(err, f.Close())
 }

@@ -207,7 +207,12 @@ func (n *Node) save() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(n.layout.Dir, nodeFileName), text, 0o644)
+	// Who reads the log waits for a file that grows.
+	log, err := os.OpenFile(n.KernelLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(log.Close(), os.WriteFile(filepath.Join(n.layout.Dir, nodeFileName), text, 0o644))
 }
 
 func (n *Node) writeState() error {

@@ -1,8 +1,10 @@
 package process_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -113,4 +115,40 @@ func TestGPUHangs(t *testing.T) {
 	prepare(t, b, mine, 2)
 	unprepare(t, b, mine)
 	clean(t, b)
+}
+
+// Errors that only the kernel log has count like others; those that NVML tells, too, count once; and
+// what was logged before the plugin read the log is not told.
+func TestKernelLog(t *testing.T) {
+	t.Parallel()
+	b := process.New(t, "t4-4")
+	run := func() *process.Plugin {
+		t.Helper()
+		p := b.Start(process.Flag("health-kernel-log", b.Node.KernelLog()), lasting())
+		p.WaitReady()
+		b.Eventually("the kernel log is read", func() error {
+			if !strings.Contains(p.Log(), "Reading the kernel log") {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		return p
+	}
+	p := run()
+	inform(t, b, b.Device(2), kubelet.Healthy)
+	must(t, b.Node.InjectXID(2, gpusim.XID{Code: 95}))
+	must(t, b.Node.LogXID(1, gpusim.XID{Code: 79}))
+	sick := map[int][]string{1: {"xid=79:NoSchedule"}, 2: {"xid=95:NoSchedule"}}
+	tainted(t, b, sick)
+	inform(t, b, b.Device(1), kubelet.Unhealthy, "XID 79")
+	// What came first was told by now.
+	if n := strings.Count(p.Log(), "xid=95"); n != 1 {
+		t.Errorf("the error was noticed %d times", n)
+	}
+	p.Terminate()
+	must(t, b.Node.LogXID(0, gpusim.XID{Code: 79}))
+	run()
+	must(t, b.Node.LogXID(3, gpusim.XID{Code: 48}))
+	sick[3] = []string{"xid=48:NoSchedule"}
+	tainted(t, b, sick)
 }

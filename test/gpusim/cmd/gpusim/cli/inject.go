@@ -28,8 +28,9 @@ func newInject() *cobra.Command {
 		onNode("driver-absent", "The driver is uninstalled", (*gpusim.Node).RemoveDriver),
 		onNode("driver-present", "The driver is installed again", (*gpusim.Node).RestoreDriver),
 		onNode("clear", "All call faults end; hanging calls return", (*gpusim.Node).ClearFaults),
-		newCall(), newXID(), newLink(), newFabric(), newReboot(), newLatency(), newMIG(),
+		newCall(), newXID(), newRecovery(), newMemory(), newEvent(), newLink(), newLinkErrors(), newFabric(), newReboot(), newLatency(), newMIG(),
 	)
+	waitFirst(cmd)
 	return cmd
 }
 
@@ -101,27 +102,6 @@ func newCall() *cobra.Command {
 	cmd.Flags().DurationVar(&fault.Delay, "delay", 0, "time to sleep before the answer")
 	cmd.Flags().BoolVar(&fault.Hang, "hang", false, "sleep until gpusim inject clear")
 	return cmd
-}
-
-func newXID() *cobra.Command {
-	return &cobra.Command{
-		Use: "xid DIR GPU CODE", Short: "The driver reports an XID", Args: cobra.ExactArgs(3),
-		RunE: func(_ *cobra.Command, args []string) error {
-			n, err := gpusim.Open(args[0])
-			if err != nil {
-				return err
-			}
-			number, err := gpuNumber(args[1])
-			if err != nil {
-				return err
-			}
-			code, err := strconv.ParseUint(args[2], 10, 32)
-			if err != nil {
-				return fmt.Errorf("XID %q: must be a number such as 79", args[2])
-			}
-			return n.InjectXID(number, gpusim.XID{Code: code})
-		},
-	}
 }
 
 func newLink() *cobra.Command {
