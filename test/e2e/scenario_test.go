@@ -139,11 +139,18 @@ var exampleImage = regexp.MustCompile(`ubuntu:24\.04(@sha256:[0-9a-f]{64})?`)
 // unpack begins a scene and applies the file there. Its objects go before the scene's namespace.
 func unpack(t *testing.T, file string) *pack {
 	t.Helper()
-	p := &pack{scene: begin(t), config: filepath.Join(t.TempDir(), "kubeconfig")}
+	p := newPack(t)
 	text, err := os.ReadFile(filepath.Join(p.Repository, "demo/specs", file+".yaml"))
 	p.must(err)
 	p.text = string(text)
 	p.manifest = strings.ReplaceAll(exampleImage.ReplaceAllString(p.text, cluster.WorkloadImage), "gpu-node-1", cluster.NodeName(islands))
+	return p
+}
+
+// newPack begins a scene whose kubectl has the scene's namespace.
+func newPack(t *testing.T) *pack {
+	t.Helper()
+	p := &pack{scene: begin(t), config: filepath.Join(t.TempDir(), "kubeconfig")}
 	config, err := os.ReadFile(p.Nodes.Kubeconfig())
 	p.must(err)
 	p.must(os.WriteFile(p.config, config, 0o600))

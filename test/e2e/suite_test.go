@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/command"
 	"github.com/gpu-dra/driver/test/cluster"
 	"github.com/gpu-dra/driver/test/e2e/rig"
 )
@@ -50,7 +51,18 @@ type suite struct {
 // shared is set by TestMain before any test runs.
 var shared *suite
 
+// pluginName is how kubectl calls its plugin.
+const pluginName = "kubectl-gpu"
+
 func TestMain(m *testing.M) {
+	// Commands of the documentation are run by a shell, which finds this program under that name.
+	if filepath.Base(os.Args[0]) == pluginName {
+		if err := command.New(version, command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}).ExecuteContext(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(run(m))
 }
 
