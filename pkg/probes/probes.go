@@ -43,10 +43,17 @@ type Checks struct {
 // askLimit bounds one check, below the time-outs that probes usually have.
 const askLimit = 4 * time.Second
 
+// maxScrapes is how many scrapes are answered at a time: one that a disk keeps waiting does not end
+// when who asked has gone.
+const maxScrapes = 4
+
 // Handler serves /metrics, /healthz and /readyz.
 func Handler(registry *prometheus.Registry, checks Checks) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		// A metric that cannot be had is counted, and takes no other with it.
+		Registry: registry, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapes,
+	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, checks.Live, nil) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, r, checks.Ready, checks.Notes) })
 	return mux

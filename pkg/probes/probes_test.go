@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -207,4 +208,42 @@ func TestASocketServes(t *testing.T) {
 	}
 	// What cannot be is no reason to wait, or to end anything.
 	ServeSocket(t.Context(), filepath.Join(path, "no", "such", "directory"), http.NotFoundHandler())
+}
+
+// stuck is a collector that answers when it is let go, and has one metric that cannot be had.
+type stuck struct{ came, letGo chan struct{} }
+
+func (s stuck) Describe(chan<- *prometheus.Desc) {}
+
+func (s stuck) Collect(out chan<- prometheus.Metric) {
+	s.came <- struct{}{}
+	<-s.letGo
+	out <- prometheus.NewInvalidMetric(prometheus.NewDesc("broken", "", nil, nil), errors.New("broken"))
+}
+
+// A metric that cannot be had takes no other with it, and scrapes that wait do not pile up.
+func TestScrapesInTrouble(t *testing.T) {
+	registry := metrics.New("v1").Registry()
+	s := stuck{came: make(chan struct{}), letGo: make(chan struct{})}
+	registry.MustRegister(s)
+	handler := Handler(registry, Checks{})
+	scrape := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+		return w
+	}
+	answers := make(chan *httptest.ResponseRecorder, maxScrapes)
+	for range maxScrapes {
+		go func() { answers <- scrape() }()
+		<-s.came
+	}
+	if w := scrape(); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("one more is answered with %d", w.Code)
+	}
+	close(s.letGo)
+	for range maxScrapes {
+		if w := <-answers; w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "gpu_dra_build_info") {
+			t.Errorf("status %d, body:\n%.300s", w.Code, w.Body)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,9 +126,17 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	c.collectClaims(out, tenants)
 }
 
-// constant sends a number of a device.
+// constant sends a number of a device. A name that NVML or a record gives may have bytes that are no
+// text, and a label must not.
 func constant(out chan<- prometheus.Metric, desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-	out <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+	for i, text := range labels {
+		labels[i] = strings.ToValidUTF8(text, "?")
+	}
+	metric, err := prometheus.NewConstMetric(desc, kind, value, labels...)
+	if err != nil {
+		metric = prometheus.NewInvalidMetric(desc, err)
+	}
+	out <- metric
 }
 
 func (c *Collector) collectGPU(out chan<- prometheus.Metric, p Patient) {

@@ -329,3 +329,17 @@ func BenchmarkScrape(b *testing.B) {
 		}
 	}
 }
+
+// A board whose name is no text must not end the process that is asked for metrics.
+func TestANameThatIsNoText(t *testing.T) {
+	n := newNode(t)
+	n.patients = n.patients[:1]
+	n.patients[0].GPU.ProductName = "NVIDIA \xff\xfe"
+	n.tenants = []tenancy.Device{{Name: first, Type: "gpu", UUID: "GPU-\xf0", Claims: []tenancy.Claim{{Namespace: "team", Name: "one"}}}}
+	got := series(t, n.collector(), "device_info", "claim_info")
+	for _, part := range []string{"product=NVIDIA ?,", "uuid=GPU-?}"} {
+		if !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, part) }) {
+			t.Errorf("no %q in %q", part, got)
+		}
+	}
+}
