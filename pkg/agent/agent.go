@@ -230,7 +230,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 	group.Go(func() error { a.followRelease(work); return nil })
 	group.Go(func() error { return a.publish(work) })
 	group.Go(func() error { a.watchMPS(work); return nil })
-	group.Go(func() error { a.serveLimits(work); return nil })
+	group.Go(func() error { a.limits.Run(work); return nil })
 	group.Go(func() error { a.watchLayouts(work); return nil })
 	group.Go(func() error { a.conflicts.Run(work); return nil })
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"path/filepath"
 
@@ -26,13 +25,4 @@ func (a *Agent) buildLimits(boot string) error {
 		return fmt.Errorf("--limit-hook: %w", err)
 	}
 	return nil
-}
-
-// serveLimits answers the hooks of containers whose memory is limited.
-func (a *Agent) serveLimits(ctx context.Context) {
-	if a.limits.Needed(a.journal) {
-		if err := a.limits.Run(ctx); err != nil {
-			a.endServing(err)
-		}
-	}
 }

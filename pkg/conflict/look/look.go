@@ -6,9 +6,11 @@ package look
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,8 +25,9 @@ import (
 const Published = "gpu.nvidia.com"
 
 const (
-	// nodeEvery is after how many looks the API server is asked for the Node: thousands of nodes
-	// ask the same one, and a device plugin does not come and go.
+	// nodeEvery is after how many looks the API server is asked for the Node again: thousands of nodes
+	// ask the same one, and a device plugin does not come and go. While it does not answer, each
+	// look asks.
 	nodeEvery = 4
 	// nodeLimit bounds that question, socketLimit a connection.
 	nodeLimit   = 2 * time.Second
@@ -46,8 +49,9 @@ type Looker struct {
 	Driver string
 	Alone  bool
 
-	mu    sync.Mutex
-	looks int
+	mu sync.Mutex
+	// fresh is for how many looks more the Node is known well enough.
+	fresh int
 	node  *conflict.Node
 	mig   string
 }
@@ -56,14 +60,15 @@ type Looker struct {
 func (l *Looker) Look(ctx context.Context) conflict.Seen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.looks%nodeEvery == 0 {
-		l.readNode(ctx)
+	if l.fresh == 0 && l.readNode(ctx) {
+		l.fresh = nodeEvery
 	}
-	l.looks++
+	l.fresh = max(l.fresh-1, 0)
 	return conflict.Seen{Node: l.node, MIGManager: l.mig, Registered: l.registered(ctx)}
 }
 
-func (l *Looker) readNode(ctx context.Context) {
+// readNode tells whether the Node could be read.
+func (l *Looker) readNode(ctx context.Context) bool {
 	limited, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()
 	// From the API server's memory: cheap, and late by a moment at worst.
@@ -72,9 +77,10 @@ func (l *Looker) readNode(ctx context.Context) {
 		if ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("It is not known whether a device plugin serves this node", "err", err)
 		}
-		return
+		return false
 	}
 	l.node, l.mig = Node(n, l.Driver)
+	return true
 }
 
 // Node is what matters of a Node object for the driver of that name, and the sign of a MIG manager.
@@ -117,13 +123,14 @@ func (l *Looker) registered(ctx context.Context) map[string]string {
 	return found
 }
 
+// listens tells whether somebody has the socket. One who accepts nothing, since it hangs or is
+// stopped, has it all the same, and a connection that fails on this side says nothing of the other.
 func listens(ctx context.Context, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, socketLimit)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return false
+	if err == nil {
+		_ = conn.Close()
 	}
-	_ = conn.Close()
-	return true
+	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,11 +44,11 @@ func TestNode(t *testing.T) {
 	api := &nodes{node: newNode(nil, map[corev1.ResourceName]string{"cpu": "8", "hugepages-2Mi": "0", "nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "0"})}
 	l := &look.Looker{Nodes: api, Node: "node-1", Registry: t.TempDir(), Driver: "gpu.nvidia.com"}
 	want := map[string]string{"cpu": "8", "nvidia.com/gpu": "8"}
-	// What is known stays while the API server is away, and it is asked at each fourth look.
+	// What is known stays while the API server is away. It is asked at each fourth look, and until it answers.
 	for i, row := range []struct {
 		err  error
 		gets int
-	}{{nil, 1}, {nil, 1}, {nil, 1}, {nil, 1}, {errors.New("away"), 2}, {errors.New("away"), 2}} {
+	}{{nil, 1}, {nil, 1}, {nil, 1}, {nil, 1}, {errors.New("away"), 2}, {errors.New("away"), 3}, {nil, 4}, {nil, 4}} {
 		api.err = row.err
 		seen := l.Look(t.Context())
 		if seen.Node == nil || api.gets != row.gets {
@@ -145,5 +146,30 @@ func TestRegistered(t *testing.T) {
 				t.Errorf("registered (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A plugin that hangs accepts nothing, and is there.
+func TestOneThatHangs(t *testing.T) {
+	dir, err := os.MkdirTemp("", "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "gpu.nvidia.com-reg.sock")
+	socket, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(socket) })
+	if err := errors.Join(syscall.Bind(socket, &syscall.SockaddrUnix{Name: path}), syscall.Listen(socket, 0)); err != nil {
+		t.Fatal(err)
+	}
+	l := &look.Looker{Nodes: &nodes{node: newNode(nil, nil)}, Node: "node-1", Registry: dir, Driver: "gpu.nvidia.com"}
+	// Soon no more connections can wait.
+	for i := range 4 {
+		if found := l.Look(t.Context()).Registered; len(found) != 1 {
+			t.Errorf("look %d: %v", i, found)
+		}
 	}
 }

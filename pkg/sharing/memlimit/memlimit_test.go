@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
@@ -334,6 +336,17 @@ func TestProbe(t *testing.T) {
 	if why := r.sharing.NoLimits(at); why != "" {
 		t.Errorf("why %q", why)
 	}
+	// A call that fails takes no device away, unless it fails again and again.
+	for _, row := range []struct {
+		err  error
+		gone bool
+	}{{errors.New("unknown"), false}, {errors.New("unknown"), false}, {nil, false}, {errors.New("unknown"), false}, {errors.New("unknown"), false}, {errors.New("unknown"), true}, {nil, false}, {inventory.ErrNotSupported, true}, {errors.New("unknown"), true}} {
+		r.driver.lacks = row.err
+		look(scanner{})
+		if why := r.sharing.NoLimits(at); (why != "") != row.gone {
+			t.Errorf("after %v: %q", row.err, why)
+		}
+	}
 }
 
 // A node that declares no such shares looks at nothing, and serves what was prepared before.
@@ -363,37 +376,42 @@ func TestNotDeclared(t *testing.T) {
 	}
 }
 
+// serve runs an instance of the plugin.
+func (r *rig) serve() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	ended := make(chan struct{})
+	go func() { memlimit.New(r.config).Run(ctx); close(ended) }()
+	return func() { cancel(); <-ended }
+}
+
+// awaitOther waits until another file has the socket's name.
+func (r *rig) awaitOther(before os.FileInfo) os.FileInfo {
+	for {
+		now, err := os.Stat(filepath.Join(r.config.Dir, "s"))
+		must(r.t, err)
+		if !os.SameFile(before, now) {
+			return now
+		}
+		runtime.Gosched()
+	}
+}
+
 // The hook's question and the plugin's answer, over the socket; the instance that came last
 // answers, and one that ends takes nothing away.
 func TestServed(t *testing.T) {
 	r := newRig(t)
 	a := r.share("a", 0, 0, 100)
 	r.prepare(a)
-	start := func() (stop func()) {
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- memlimit.New(r.config).Run(ctx) }()
-		return func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-	}
 	socket := filepath.Join(r.config.Dir, "s")
-	stopFirst := start()
+	stopFirst := r.serve()
 	must(t, hook.Ask(t.Context(), socket, request(a, r.begin("a"))))
 	before, err := os.Stat(socket)
 	must(t, err)
 	if before.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has mode %s", before.Mode())
 	}
-	stopSecond := start()
-	for taken := false; !taken; {
-		now, err := os.Stat(socket)
-		must(t, err)
-		taken = !os.SameFile(before, now)
-	}
+	stopSecond := r.serve()
+	r.awaitOther(before)
 	stopFirst()
 	var refused *hook.RefusedError
 	if err := hook.Ask(t.Context(), socket, request(a, r.begin("b"))); !errors.As(err, &refused) || !strings.Contains(err.Error(), "another container's") {
@@ -403,9 +421,41 @@ func TestServed(t *testing.T) {
 	if got := r.has(0); len(got) != 1 {
 		t.Errorf("limits %v", got)
 	}
-	// A data directory that cannot be is an error of Run.
-	r.config.Dir = filepath.Join(r.cgroups, "cgroup.controllers", "x")
-	if err := memlimit.New(r.config).Run(t.Context()); err == nil {
-		t.Error("it serves in a directory that cannot be")
-	}
+}
+
+// An instance that took the socket and is gone, as one that is rolled back, leaves its name to the
+// one that is still there; so does whoever removes the file.
+func TestTheSocketIsTakenBack(t *testing.T) {
+	r := newRig(t)
+	r.config.Interval = time.Millisecond
+	a := r.share("a", 0, 0, 100)
+	r.prepare(a)
+	cgroup, socket := r.begin("a"), filepath.Join(r.config.Dir, "s")
+	stop := r.serve()
+	defer stop()
+	must(t, hook.Ask(t.Context(), socket, request(a, cgroup)))
+	before, err := os.Stat(socket)
+	must(t, err)
+	stopOther := r.serve()
+	other := r.awaitOther(before)
+	stopOther()
+	r.awaitOther(other)
+	must(t, hook.Ask(t.Context(), socket, request(a, cgroup)))
+	must(t, os.Remove(socket))
+	must(t, hook.Ask(t.Context(), socket, request(a, cgroup)))
+}
+
+// What keeps the socket away ends nothing, and is waited for; so is a claim that another instance
+// prepares, where this one shares nothing so.
+func TestServedLater(t *testing.T) {
+	r := newRig(t)
+	a := r.share("a", 0, 0, 100)
+	cgroup, dir := r.begin("a"), r.config.Dir
+	must(t, os.WriteFile(dir, nil, 0o600))
+	r.config.Interval, r.config.Shares = time.Millisecond, nil
+	stop := r.serve()
+	defer stop()
+	r.prepare(a)
+	must(t, os.Remove(dir))
+	must(t, hook.Ask(t.Context(), filepath.Join(dir, "s"), request(a, cgroup)))
 }

@@ -77,9 +77,22 @@ func (n Node) inUse(cgroup string, inode uint64) (bool, error) {
 type Probe struct {
 	Node Node
 
-	mu  sync.Mutex
-	why map[pci.Address]string
+	mu    sync.Mutex
+	found map[pci.Address]finding
 }
+
+// finding is what is known of a GPU.
+type finding struct {
+	// why is why its memory cannot be limited; "" where it can.
+	why string
+	// failures is how many looks in a row said neither.
+	failures int
+}
+
+// looksToFail is how many looks in a row a GPU whose memory could be limited must give no answer
+// until it counts as one whose memory cannot: its shares leave the node's pool then, and a call
+// that fails once is no reason.
+const looksToFail = 3
 
 // Scanner looks at the hardware; catalog.Scanner is one.
 type Scanner interface {
@@ -104,20 +117,36 @@ func (p probed) Scan(ctx context.Context) (inventory.Snapshot, error) {
 }
 
 func (p *Probe) look(ctx context.Context, s inventory.Snapshot) {
-	why := map[pci.Address]string{}
+	p.mu.Lock()
+	before := p.found
+	p.mu.Unlock()
+	now := map[pci.Address]finding{}
 	for _, g := range s.GPUs {
-		if err := p.Node.Check(ctx, inventory.GPUID{PCI: g.PCI, UUID: g.UUID}); err != nil {
-			why[g.PCI] = err.Error()
+		err := p.Node.Check(ctx, inventory.GPUID{PCI: g.PCI, UUID: g.UUID})
+		known, looked := before[g.PCI]
+		switch known.failures++; {
+		case err == nil:
+			now[g.PCI] = finding{}
+		case looked && known.why == "" && !cannot(err) && known.failures < looksToFail:
+			now[g.PCI] = known
+		default:
+			now[g.PCI] = finding{why: err.Error()}
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.why = why
+	p.found = now
+}
+
+// cannot tells whether an error of a check says that no limit is possible, and not that this is
+// not known.
+func cannot(err error) bool {
+	return errors.Is(err, inventory.ErrNotSupported) || errors.Is(err, os.ErrNotExist)
 }
 
 // Why says why memory of a GPU cannot be limited; "" where it can, or where the GPU was not seen.
 func (p *Probe) Why(gpu pci.Address) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.why[gpu]
+	return p.found[gpu].why
 }

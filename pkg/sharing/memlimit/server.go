@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -64,29 +66,63 @@ type Server struct {
 	Key func(pci.Address) lock.Key
 	// Path is the socket's.
 	Path string
+	// Interval is the time between two looks whether somebody listens there, and between two tries
+	// to get it.
+	Interval time.Duration
 }
 
 // requestTime bounds the answer to one hook.
 const requestTime = 20 * time.Second
 
+// acceptPause follows an error of the listener: the process has no file left to open, say.
+const acceptPause = 100 * time.Millisecond
+
 // Run answers hooks until the context ends, and then those that have begun. Of several instances
-// of the plugin the one that came last has the socket.
-func (s *Server) Run(ctx context.Context) error {
+// of the plugin the one that came last has the socket; when it is gone, another takes it. A socket
+// that cannot be had is no reason to end what else this process serves: it is tried again.
+func (s *Server) Run(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	told := ""
+	for ctx.Err() == nil {
+		err := s.serve(ctx, &calls)
+		if err != nil && err.Error() != told {
+			told = err.Error()
+			klog.FromContext(ctx).Error(err, "Containers whose GPU memory the driver limits cannot be created; trying again")
+		}
+		if err != nil {
+			wait(ctx, s.Interval)
+		}
+	}
+}
+
+// serve answers at the socket's name until somebody else had it and left.
+func (s *Server) serve(ctx context.Context, calls *sync.WaitGroup) error {
 	listener, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
 	defer stop()
-	var calls sync.WaitGroup
-	defer calls.Wait()
+	calls.Go(func() {
+		defer cancel()
+		for wait(ctx, s.Interval) && !s.abandoned(ctx) {
+		}
+	})
 	for {
 		conn, err := listener.Accept()
 		switch {
 		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
 			return nil
 		case err != nil:
-			return fmt.Errorf("socket of limits of memory: %w", err)
+			klog.FromContext(ctx).Error(err, "A hook could not be let in")
+			wait(ctx, acceptPause)
+			continue
 		}
 		calls.Go(func() {
 			defer func() { _ = conn.Close() }()
@@ -97,13 +133,36 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
+// abandoned tells whether nobody listens at the socket's name: an instance that took it was killed
+// or rolled back, or somebody removed the file.
+func (s *Server) abandoned(ctx context.Context) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.Path)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
+}
+
+// wait tells whether the time has passed before the context ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // listen takes the socket's name in one step: a hook finds the old socket or the new one.
 func (s *Server) listen(ctx context.Context) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(s.Path), 0o700); err != nil {
-		return nil, fmt.Errorf("directory of limits of memory: %w", err)
-	}
 	temp := s.Path + ".new"
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err := os.MkdirAll(filepath.Dir(s.Path), 0o700)
+	if err == nil {
+		err = os.Remove(temp)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("socket of limits of memory: %w", err)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", temp)
@@ -127,6 +186,10 @@ func (s *Server) answer(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	r, err := hook.Read[hook.Request](conn)
+	if errors.Is(err, io.EOF) {
+		// Somebody looks whether anybody is here, or a hook was killed.
+		return nil
+	}
 	if err == nil {
 		err = s.Limit(ctx, r)
 	}

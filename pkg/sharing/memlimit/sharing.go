@@ -1,9 +1,11 @@
 package memlimit
 
 import (
+	"cmp"
 	"context"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -37,7 +39,11 @@ type Config struct {
 	Key func(pci.Address) lock.Key
 	// Shares are the node's declarations.
 	Shares []shares.Declaration
+	// Interval is the time between two looks whether hooks are answered; 0 means 2 s.
+	Interval time.Duration
 }
+
+const defaultInterval = 2 * time.Second
 
 // Sharing is sharing with limits by the driver on one node: what the plugin's wiring needs of it.
 type Sharing struct {
@@ -45,8 +51,9 @@ type Sharing struct {
 	Executor Executor
 	Owner    Owner
 	// Probe is nil where no device is declared so.
-	Probe  *Probe
-	server Server
+	Probe   *Probe
+	journal Journal
+	server  Server
 }
 
 // New makes it. Where nothing is declared, what was prepared before is still served and undone.
@@ -58,7 +65,11 @@ func New(c Config) *Sharing {
 		Handler:  Handler{Hook: c.Hook, Socket: socket},
 		Executor: Executor{Node: node, Notes: notes},
 		Owner:    Owner{Notes: notes},
-		server:   Server{Node: node, Notes: notes, Records: c.Journal, Locks: c.Locks, Key: c.Key, Path: socket},
+		journal:  c.Journal,
+		server: Server{
+			Node: node, Notes: notes, Records: c.Journal, Locks: c.Locks, Key: c.Key, Path: socket,
+			Interval: cmp.Or(c.Interval, defaultInterval),
+		},
 	}
 	if slices.ContainsFunc(c.Shares, func(d shares.Declaration) bool { return d.Enforcement == device.EnforcedByDriver }) {
 		s.Probe = &Probe{Node: node}
@@ -100,5 +111,13 @@ func (s *Sharing) NoLimits(gpu pci.Address) string {
 // Limit limits a container, see Server.
 func (s *Sharing) Limit(ctx context.Context, r hook.Request) error { return s.server.Limit(ctx, r) }
 
-// Run answers the hooks of containers until the context ends.
-func (s *Sharing) Run(ctx context.Context) error { return s.server.Run(ctx) }
+// Run answers the hooks of containers until the context ends, from when one is needed: another
+// instance may prepare claims so for as long as an update takes.
+func (s *Sharing) Run(ctx context.Context) {
+	for !s.Needed(s.journal) {
+		if !wait(ctx, s.server.Interval) {
+			return
+		}
+	}
+	s.server.Run(ctx)
+}
