@@ -85,6 +85,8 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.SliceVocabulary, want.ListAttributes, want.DeviceMetadata = "minimal", true, false
 	want.MIGDevices, want.MIGForeign = config.MIGOnDemand, false
 	want.MIGLayoutFile, want.MIGLayout = "/etc/gpu-dra-driver/mig-layouts/mig.yaml", "all-1g.10gb"
+	want.IncludeGPUs = `[{"products":["*H100*"]}]`
+	want.ExcludeGPUs = `[{"nodes":["a-*"],"pciAddresses":["0000:1a:00.0"],"uuids":["GPU-1"]}]`
 	want.MPS = true
 	want.RescanInterval *= 4
 	want.ReconcileInterval, want.OrphanGrace, want.WatchOpenDevices = 5*time.Minute, 90*time.Second, true

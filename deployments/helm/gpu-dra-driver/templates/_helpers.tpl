@@ -135,3 +135,21 @@ metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- /* A CEL expression: whether variables.labels has all of some labels. */ -}}
+{{- define "gpu-dra-driver.labelled" -}}
+{{- $terms := list }}
+{{- range $key, $value := . }}
+{{- $terms = append $terms (printf "%s in variables.labels && variables.labels[%s] == %s" (toJson $key) (toJson $key) (toJson $value)) }}
+{{- end }}
+{{- printf "(%s)" (join " && " $terms) }}
+{{- end }}
+
+{{- /* The same labels for people. */ -}}
+{{- define "gpu-dra-driver.labelText" -}}
+{{- $texts := list }}
+{{- range $key, $value := . }}
+{{- $texts = append $texts (printf "%s=%s" $key $value) }}
+{{- end }}
+{{- join "," $texts }}
+{{- end }}
