@@ -15,7 +15,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 # NVML is loaded with dlopen: a linker that binds at start would end the program before that.
 LINK := -extldflags=-Wl,-z,lazy
 # Nested modules: heavy things that only tests and tools need.
-NESTED := test/apivalidation test/apivalidation134 test/chart deployments/container
+NESTED := test/apivalidation test/apivalidation134 test/chart test/chart/monitoring deployments/container
 
 step = @printf '\n==> %s\n' "$(1)"
 
@@ -50,6 +50,8 @@ test: packages ## Unit, property, simulator, allocator, process and crash tests,
 	$(GO) test -race -ldflags '$(LINK)' -timeout 20m ./...
 	$(call step,image builder)
 	cd deployments/container && $(GO) test -race ./...
+	$(call step,alerts and dashboard against recorded metrics)
+	cd test/chart/monitoring && $(GO) test ./...
 	@echo; echo 'All passed. Next: make test-e2e, the same on a real Kubernetes.'
 
 .PHONY: lint

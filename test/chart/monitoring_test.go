@@ -105,7 +105,7 @@ func TestMetricsService(t *testing.T) {
 	}
 }
 
-// What is installed is the files that test/monitoring tries out, with the release's names in them.
+// What is installed is the files that test/chart/monitoring tries out, with the release's names in them.
 func TestRulesAndDashboardAreTheFiles(t *testing.T) {
 	v := valuesFrom("", "prometheusRule.enabled=true", "grafanaDashboard.enabled=true", "prometheusRule.runbookURL=https://example.com/r",
 		"prometheusRule.labels.release=prometheus", "grafanaDashboard.annotations.folder=GPUs", "fullnameOverride=gpus")

@@ -3,15 +3,18 @@ package process_test
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpu-dra/driver/test/gpusim"
@@ -103,4 +106,83 @@ func TestWhatPeopleSee(t *testing.T) {
 	if err != nil || code != http.StatusOK || !strings.Contains(body, `"devices": []`) {
 		t.Errorf("after the claim's end: %d %s %v", code, body, err)
 	}
+}
+
+// ownMetrics are the lines of an answer that are about the driver itself.
+func ownMetrics(body string) []string {
+	return slices.DeleteFunc(strings.Split(body, "\n"), func(line string) bool { return !strings.Contains(line, "gpu_dra_") })
+}
+
+// seriesOf are the series of lines of an answer, without their values.
+func seriesOf(lines []string) []string {
+	var out []string
+	for _, line := range lines {
+		if series, _, ok := cutLast(line); ok && !strings.HasPrefix(line, "#") {
+			out = append(out, series)
+		}
+	}
+	return out
+}
+
+func cutLast(line string) (before, after string, found bool) {
+	i := strings.LastIndexByte(line, ' ')
+	if i < 0 {
+		return "", "", false
+	}
+	return line[:i], line[i+1:], true
+}
+
+var record = flag.Bool("record-metrics", false, "write the answer of the metrics endpoint to test/chart/monitoring/testdata") //nolint:gochecknoglobals // the flag package wants it
+
+// Rules and dashboard are tried out on a recorded answer of the metrics endpoint, of a node on which
+// much is wrong: it must have the series that the plugin serves today. After a change, record it with
+// go test -run TestRecordedMetrics ./test/process -record-metrics, and run the tests of test/chart/monitoring.
+func TestRecordedMetrics(t *testing.T) {
+	t.Parallel()
+	const path = "../chart/monitoring/testdata/node.prom"
+	b := process.New(t, "hgx-h100-8")
+	must(t, b.Node.SetMIGMode(1, true))
+	part, err := b.Node.CreateMIG(1, "1g.10gb", 0)
+	must(t, err)
+	p := b.Start(lasting(), process.Flag("mig-devices", "static"), process.Flag("rescan-interval", "1s"), process.Flag("health-interval", "1s"))
+	p.WaitReady()
+	user := pod("user", "claim")
+	claim := b.Allocated("claim", []int{0}, func(c *resourceapi.ResourceClaim) {
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{scheduler.Consumer(user)}
+	})
+	prepare(t, b, claim, 0)
+	unprepare(t, b, b.Allocated("unused", []int{4}))
+	must(t, b.Node.SetUsedMemory(0, 3<<30))
+	must(t, b.Node.InjectXID(0, gpusim.XID{Code: 79}))
+	must(t, b.Node.InjectXID(1, gpusim.XID{Code: 94, GPUInstance: new(uint32(part.ID))}))
+	must(t, b.Node.SetLink(2, 0, false))
+	for _, line := range []string{
+		fmt.Sprintf(`gpu_dra_claim_info{claim="claim",device=%q,namespace="default",pod="user",uuid=%q} 1`, b.Device(0), b.Node.UUIDs()[0]),
+		fmt.Sprintf(`gpu_dra_gpu_fault{code="79",device=%q,kind="xid"} 3`, b.Device(0)),
+		fmt.Sprintf(`gpu_dra_device_severity{device="%s-mig-1g-10gb-0"} 2`, b.Device(1)),
+		fmt.Sprintf(`gpu_dra_gpu_nvlink_links{device=%q,state="down"} 1`, b.Device(2)),
+		fmt.Sprintf(`gpu_dra_gpu_fault{code="down",device=%q,kind="nvlink"} 1`, b.Device(2)),
+	} {
+		metric(t, b, p, line)
+	}
+	// The other end of the link, and readings of all GPUs.
+	var answer []string
+	b.Eventually("series", func() error {
+		_, body, err := p.Get("/metrics")
+		if err != nil {
+			return err
+		}
+		answer = ownMetrics(body)
+		if *record {
+			return os.WriteFile(path, []byte(strings.Join(answer, "\n")+"\n"), 0o600)
+		}
+		recorded, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if diff := cmp.Diff(seriesOf(strings.Split(string(recorded), "\n")), seriesOf(answer)); diff != "" {
+			return fmt.Errorf("series (-recorded +served):\n%s", diff)
+		}
+		return nil
+	})
 }
