@@ -101,8 +101,10 @@ type Agent struct {
 	calls      *kubeletplugin.Calls
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
 	serving    atomic.Bool
-	registered atomic.Bool
-	endServing context.CancelCauseFunc
+	// nodeReadable tells that the API server let this process read its Node.
+	nodeReadable bool
+	registered   atomic.Bool
+	endServing   context.CancelCauseFunc
 	// seen is the view that was last told of.
 	seen atomic.Pointer[catalog.View]
 	// taken are the devices of claims of a former driver.
@@ -254,6 +256,7 @@ func (a *Agent) startEvents(ctx context.Context) func() {
 	lookup, cancel := context.WithTimeout(ctx, apiLimit)
 	defer cancel()
 	uid := apiserver.NodeUID(lookup, a.client, a.config.NodeName)
+	a.nodeReadable = uid != ""
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: a.client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Events are not recorded")

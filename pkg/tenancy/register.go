@@ -33,6 +33,8 @@ type Register struct {
 
 	mu   sync.Mutex
 	seen map[types.UID]seen
+	// room is how many claims may be remembered until those are sought that are gone.
+	room int
 }
 
 // seen are the pods of a claim when it was last read.
@@ -44,6 +46,9 @@ type seen struct {
 // keep is how long a claim without a record is remembered: it was read to be prepared.
 const keep = 2 * time.Minute
 
+// least is the least room: a node has not many more claims at a time.
+const least = 256
+
 // Saw takes in what a claim that was read says about its pods.
 func (r *Register) Saw(claim *resourceapi.ResourceClaim) {
 	pods := []Pod{}
@@ -54,11 +59,28 @@ func (r *Register) Saw(claim *resourceapi.ResourceClaim) {
 	}
 	slices.SortFunc(pods, func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) })
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if r.seen == nil {
 		r.seen = map[types.UID]seen{}
 	}
 	r.seen[claim.UID] = seen{pods, time.Now()}
+	full := len(r.seen) > max(r.room, least)
+	r.mu.Unlock()
+	if full {
+		r.tidy()
+	}
+}
+
+// tidy forgets claims that are gone, where nobody asks for tenants.
+func (r *Register) tidy() {
+	records, _, err := r.Records.List()
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget(records)
+	// It is twice as many until the next time, so that it costs each claim little.
+	r.room = 2 * len(r.seen)
 }
 
 // Through takes in what is read by somebody who reads claims anyway.

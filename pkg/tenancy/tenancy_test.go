@@ -275,3 +275,36 @@ func BenchmarkTenants(b *testing.B) {
 		}
 	}
 }
+
+// Where nobody asks, claims that come and go are not remembered for ever, and those that are there
+// are not forgotten.
+func TestClaimsOfLongAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.records = []*journal.Record{{Name: "a", UID: "uid-of-a", State: journal.StatePrepared, Devices: []journal.Device{n.has(t, whole, "gpu")}}}
+		lists := &counted{node: n}
+		r := &tenancy.Register{Records: lists, Devices: func() map[string]device.Device { return n.devices }}
+		r.Saw(claimOf("a", pod("one")))
+		for i := range 4000 {
+			r.Saw(claimOf(fmt.Sprint(i), pod("two")))
+			time.Sleep(time.Second)
+		}
+		if r.Remembered() > 400 || lists.n > 40 {
+			t.Errorf("%d claims are remembered, and the records were read %d times", r.Remembered(), lists.n)
+		}
+		tenants, err := r.Tenants()
+		if err != nil || len(tenants) != 1 || len(tenants[0].Claims[0].Pods) != 1 {
+			t.Errorf("%+v, %v", tenants, err)
+		}
+	})
+}
+
+type counted struct {
+	*node
+	n int
+}
+
+func (c *counted) List() ([]*journal.Record, []journal.Bad, error) {
+	c.n++
+	return c.node.List()
+}

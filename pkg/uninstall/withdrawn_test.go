@@ -21,12 +21,13 @@ func TestWithdrawn(t *testing.T) {
 		gone    bool
 		took    time.Duration
 	}{
-		"no permission":       {[]error{forbidden}, true, 0},
-		"no account":          {[]error{apierrors.NewUnauthorized("no account")}, true, 0},
-		"it goes a bit later": {[]error{nil, nil, forbidden}, true, 500 * time.Millisecond},
-		"a restart":           {[]error{nil}, false, 3 * time.Second},
-		"the API is away":     {[]error{errors.New("connection refused")}, false, 3 * time.Second},
-		"no such node":        {[]error{apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "n1")}, false, 3 * time.Second},
+		"no permission":        {[]error{forbidden}, true, 750 * time.Millisecond},
+		"no account":           {[]error{apierrors.NewUnauthorized("no account")}, true, 750 * time.Millisecond},
+		"it goes a bit later":  {[]error{nil, nil, forbidden}, true, 1250 * time.Millisecond},
+		"refused for a moment": {[]error{forbidden, forbidden, forbidden, nil}, false, 3 * time.Second},
+		"a restart":            {[]error{nil}, false, 3 * time.Second},
+		"the API is away":      {[]error{errors.New("connection refused")}, false, 3 * time.Second},
+		"no such node":         {[]error{apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, "n1")}, false, 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

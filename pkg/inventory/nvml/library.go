@@ -86,8 +86,8 @@ type session struct {
 	// partitions and selection are the library's.
 	partitions *partitions
 	selection  selection.Selection
-	// excluded are the GPUs that were found to be; who reads guards it.
-	excluded map[pci.Address]bool
+	// judged is what GPUs were found to be; who reads guards it.
+	judged map[pci.Address]selection.Verdict
 }
 
 var _ inventory.NVML = (*Library)(nil)
@@ -286,7 +286,7 @@ func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error
 	defer l.mu.Unlock()
 	l.session = &session{
 		api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions,
-		selection: l.options.Selection, excluded: map[pci.Address]bool{},
+		selection: l.options.Selection, judged: map[pci.Address]selection.Verdict{},
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +117,6 @@ func boards(ctx context.Context, w *watchdog.Watchdog, s *session, count int, on
 	add := func(a *asker, b inventory.Board, handle inventory.Fact[nvml.Device]) {
 		b, excluded := board(a, b, handle, r.DriverVersion.Value)
 		if excluded {
-			s.excluded[b.PCI.Value] = true
 			r.Excluded = append(r.Excluded, b.PCI.Value)
 			return
 		}
@@ -141,7 +141,7 @@ func boards(ctx context.Context, w *watchdog.Watchdog, s *session, count int, on
 	for _, address := range onBus {
 		switch {
 		case !byAddress:
-		case s.excluded[address] || s.selection.Verdict(selection.Identity{PCI: address}) == selection.Excluded:
+		case s.judged[address] == selection.Excluded || s.selection.Verdict(selection.Identity{PCI: address}) == selection.Excluded:
 			r.Excluded = append(r.Excluded, address)
 		default:
 			a := &asker{ctx: ctx, watchdog: w, session: s, about: address.String()}
@@ -166,11 +166,11 @@ func board(a *asker, b inventory.Board, handle inventory.Fact[nvml.Device], driv
 	s, d := a.session, handle.Value
 	b.UUID = ask(a, symUUID, d.GetUUID)
 	b.ProductName = ask(a, symName, d.GetName)
-	switch s.selection.Verdict(selection.Identity{PCI: b.PCI.Value, UUID: b.UUID.Value, Product: b.ProductName.Value}) {
+	switch s.judge(b) {
 	case selection.Excluded:
 		return b, true
 	case selection.Undecided:
-		b.Unjudged, b.Err = errors.Join(b.PCI.Err, b.UUID.Err, b.ProductName.Err), a.end
+		b.Unjudged, b.Err = cmp.Or(errors.Join(b.PCI.Err, b.UUID.Err, b.ProductName.Err), errNameless), a.end
 		return b, false
 	}
 	identity(a, d, &b)
@@ -180,6 +180,23 @@ func board(a *asker, b inventory.Board, handle inventory.Fact[nvml.Device], driv
 	s.partitions.read(a, d, driver, &b)
 	b.Err = a.end
 	return b, false
+}
+
+// errNameless is why a GPU is not judged that answers, and says nothing.
+var errNameless = errors.New("the driver gives it an empty UUID or product name")
+
+// judge says whether a GPU is served. In one session it stays what it was found to be: one call that
+// fails takes no GPU out of the pool.
+func (s *session) judge(b inventory.Board) selection.Verdict {
+	verdict := s.selection.Verdict(selection.Identity{PCI: b.PCI.Value, UUID: b.UUID.Value, Product: b.ProductName.Value})
+	switch {
+	case b.PCI.Err != nil:
+	case verdict == selection.Undecided:
+		return s.judged[b.PCI.Value]
+	default:
+		s.judged[b.PCI.Value] = verdict
+	}
+	return verdict
 }
 
 func identity(a *asker, d nvml.Device, b *inventory.Board) {

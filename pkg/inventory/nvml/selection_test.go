@@ -126,12 +126,31 @@ func TestSelectionOfGPUsThatFail(t *testing.T) {
 	for gpu := range 5 {
 		do(t, m.HealGPU(gpu))
 	}
-	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetName", GPU: 2, Code: unknown}))
-	s = m.scan(t)
-	if len(s.GPUs) != 2 || len(s.Unusable) != 1 || s.Unusable[0].PCI != m.addressOf(2) || s.Unusable[0].Cause != inventory.CauseWithheld {
+	if s = m.scan(t); len(s.GPUs) != 3 || len(s.Unusable) > 0 {
+		t.Errorf("healed: %d GPUs, unusable %+v", len(s.GPUs), s.Unusable)
+	}
+}
+
+// Who a GPU is has to be known once: until then it belongs to nobody, and from then on a call that
+// fails takes none away.
+func TestSelectionOfGPUsThatDoNotSayWhoTheyAre(t *testing.T) {
+	m := serving(t, exclude(selection.Entry{Products: []string{"*T4*"}}))
+	nameless := func() {
+		t.Helper()
+		do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetName", GPU: 2, Code: unknown}))
+		do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetName", GPU: 4, Code: unknown}))
+	}
+	nameless()
+	s := m.scan(t)
+	if len(s.GPUs) != 3 || len(s.Unusable) != 2 || s.Unusable[0].PCI != m.addressOf(2) || s.Unusable[0].Cause != inventory.CauseWithheld {
 		t.Errorf("%d GPUs, unusable %+v", len(s.GPUs), s.Unusable)
 	}
-	if s = m.scan(t); len(s.GPUs) != 3 || len(s.Unusable) > 0 {
-		t.Errorf("%d GPUs, unusable %+v", len(s.GPUs), s.Unusable)
+	for i := range 3 {
+		if i == 1 {
+			nameless()
+		}
+		if s = m.scan(t); len(s.GPUs) != 4 || len(s.Unusable) > 0 || len(s.Excluded) != 1 {
+			t.Errorf("scan %d: %d GPUs, unusable %+v, excluded %v", i, len(s.GPUs), s.Unusable, s.Excluded)
+		}
 	}
 }
