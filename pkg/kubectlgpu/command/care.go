@@ -47,7 +47,7 @@ func doctorCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 
 func gatherCommand(kube *genericclioptions.ConfigFlags, version string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "gather DIR", Short: "Save what questions about GPUs need, without secrets", Args: cobra.ExactArgs(1),
+		Use: "gather DIR", Short: "Save what questions about GPUs need, without secrets", Args: exactly(1),
 		Long: "Writes slices, classes, claims, templates, taint rules, and of pods, nodes and events what matters for\n" +
 			"devices, into a new folder that --from reads. It reads no Secrets and no ConfigMaps; commands,\n" +
 			"variables, images, labels, annotations and other drivers' configurations are left out.",

@@ -3,6 +3,7 @@
 package command
 
 import (
+	"fmt"
 	"io"
 	"strings"
 
@@ -68,6 +69,16 @@ func printed(cmd *cobra.Command, run func(cmd *cobra.Command, args []string) (ou
 		return flags.Print(result, cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// exactly wants so many arguments, and says how the command is used where there are others.
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%s has %d arguments; use it as: kubectl gpu %s", cmd.Name(), len(args), cmd.Use)
+		}
+		return nil
+	}
 }
 
 // examples indents the examples of a help text.

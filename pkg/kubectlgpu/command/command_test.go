@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/command"
 )
 
@@ -96,7 +98,9 @@ func TestWrongUse(t *testing.T) {
 	refuses(t, "get --preset t4-4 --slice-vocabulary tiny", "--slice-vocabulary", "minimal")
 	refuses(t, "get --from /nowhere", "/nowhere")
 	refuses(t, "get -o xml --preset t4-4", "xml")
-	refuses(t, "describe --preset t4-4", "accepts 1 arg")
+	refuses(t, "describe --preset t4-4", "describe has 0 arguments; use it as: kubectl gpu describe NAME")
+	refuses(t, "explain pod --preset t4-4", "explain has 1 arguments; use it as: kubectl gpu explain pod|claim NAME")
+	refuses(t, "gather a b --preset t4-4", "gather has 2 arguments; use it as: kubectl gpu gather DIR")
 	refuses(t, "describe x --preset t4-4", "x")
 	refuses(t, "tree --preset x", "x")
 	refuses(t, "slice-template", "preset")
@@ -142,10 +146,12 @@ func TestGather(t *testing.T) {
 
 func TestWrongQuestions(t *testing.T) {
 	old := save(t, "old.yaml", legacy)
-	refuses(t, "explain node x --preset t4-4", "neither pod nor claim")
+	refuses(t, "explain node x --preset t4-4", "neither pod nor claim", "explain pod|claim NAME")
 	refuses(t, "explain pod x --preset t4-4", "Pod x was not found in namespace default")
 	refuses(t, "explain claim x -n y --preset t4-4", "ResourceClaim x was not found in namespace y")
-	refuses(t, "plan --preset t4-4", "filename")
+	for _, command := range []string{"plan --preset t4-4", "convert", "audit"} {
+		refuses(t, command, "Name a file with --filename (-f), or - for the standard input")
+	}
 	refuses(t, "plan --preset t4-4 -f /nowhere", "/nowhere")
 	refuses(t, "plan --preset t4-4 --copies 0 -f "+old, "--copies 0")
 	refuses(t, "plan --preset t4-4 -f -", "nothing to plan")
@@ -157,4 +163,118 @@ func TestWrongQuestions(t *testing.T) {
 	refuses(t, "audit -f -", "no pods")
 	refuses(t, "audit --fail-on x -f "+old, "--fail-on")
 	refuses(t, "doctor --preset x", "x")
+}
+
+// completes gives what a shell is offered after some words.
+func completes(t *testing.T, words ...string) []string {
+	t.Helper()
+	out, err := run(t, append([]string{"__complete"}, words...)...)
+	if err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	var offered []string
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, ":") {
+			if line != ":4" {
+				t.Errorf("%q: directive %s: files are offered, too", words, line)
+			}
+			break
+		}
+		offered = append(offered, line)
+	}
+	return offered
+}
+
+func TestCompletion(t *testing.T) {
+	pods := save(t, "pods.yaml", claim+`---
+apiVersion: v1
+kind: Pod
+metadata: {name: train-0, namespace: team-a}
+spec: {resourceClaims: [{name: g, resourceClaimName: nine}], containers: [{name: c}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: team-a}
+spec: {containers: [{name: c}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: train-1, namespace: team-b}
+spec: {resourceClaims: [{name: g, resourceClaimName: ten}], containers: [{name: c}]}
+`)
+	for name, tc := range map[string]struct {
+		words []string
+		want  []string
+	}{
+		"devices":                  {[]string{"describe", "--preset", "t4-4", "gpu-0000-2"}, []string{"gpu-0000-21-00-0"}},
+		"nodes":                    {[]string{"describe", "--preset", "t4-4", "--nodes", "2", "node-"}, []string{"node-0", "node-1"}},
+		"another driver's":         {[]string{"describe", "--preset", "t4-4", "--driver-name", "gpu.example.com", "node-"}, []string{"node-0"}},
+		"no second device":         {[]string{"describe", "--preset", "t4-4", "node-0", ""}, nil},
+		"node of a list":           {[]string{"get", "--preset", "t4-4", "--node", ""}, []string{"node-0"}},
+		"node of a tree":           {[]string{"tree", "--preset", "t4-4", "--nodes", "2", "--node", "node-1"}, []string{"node-1"}},
+		"kinds":                    {[]string{"explain", ""}, []string{"claim", "pod"}},
+		"kind that has begun":      {[]string{"explain", "p"}, []string{"pod"}},
+		"pods with claims":         {[]string{"explain", "--from", pods, "-n", "team-a", "pod", ""}, []string{"train-0"}},
+		"pods elsewhere":           {[]string{"explain", "--from", pods, "-n", "team-b", "po", "tr"}, []string{"train-1"}},
+		"claims":                   {[]string{"explain", "--from", pods, "-n", "team-a", "claims", ""}, []string{"nine"}},
+		"names of no kind":         {[]string{"explain", "--from", pods, "-n", "team-a", "node", ""}, nil},
+		"nothing after the name":   {[]string{"explain", "--from", pods, "pod", "train-0", ""}, nil},
+		"source without an answer": {[]string{"describe", "--from", "/nowhere", ""}, nil},
+		"severities":               {[]string{"audit", "--fail-on", ""}, []string{"never", "warning", "error"}},
+		"vocabularies":             {[]string{"get", "--slice-vocabulary", ""}, []string{"full", "minimal"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, completes(t, tc.words...)); diff != "" {
+				t.Errorf("%q (-want +got):\n%s", tc.words, diff)
+			}
+		})
+	}
+}
+
+// Each example of the help works, with files of those names and a machine in the place of a cluster.
+func TestExamples(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	cluster := prints(t, "slice-template --preset hgx-h100-8 --node-name node-1") + "---" + claim +
+		"---\napiVersion: v1\nkind: Pod\nmetadata: {name: train-0, namespace: team-a}\nspec: {resourceClaims: [{name: g, resourceClaimName: nine}], containers: [{name: c, resources: {claims: [{name: g}]}}]}\n" +
+		"---" + strings.ReplaceAll(claim, "nine, namespace: team-a", "big, namespace: default")
+	for name, content := range map[string]string{
+		"bundle/cluster.yaml": strings.ReplaceAll(cluster, "gpu-0000-1b-00-0", "gpu-0000-1a-00-0"),
+		"claim.yaml":          claim, "pod.yaml": legacy, "deployment.yaml": legacy, "train.yaml": legacy,
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commands := 0
+	for _, cmd := range command.New("v0.0.0-test", command.Streams{}).Commands() {
+		for line := range strings.Lines(cmd.Example) {
+			commands++
+			line, _, _ := strings.Cut(strings.TrimSpace(line), " | ")
+			line, _, _ = strings.Cut(line, " > ")
+			rest, ok := strings.CutPrefix(strings.Replace(line, "kubectl-gpu", "kubectl gpu", 1), "kubectl gpu ")
+			if !ok {
+				t.Errorf("example %q is no command of kubectl gpu", line)
+				continue
+			}
+			args := strings.Fields(rest)
+			takesSource := cmd.Flags().Lookup("from") != nil
+			if takesSource && !strings.Contains(rest, "--preset") && !strings.Contains(rest, "--from") && !strings.Contains(rest, "--this-node") {
+				args = append(args, "--from", "bundle/cluster.yaml")
+			}
+			if cmd.Name() == "gather" && strings.HasPrefix(rest, "gather bundle") {
+				args[1] = filepath.Join(dir, "new")
+			}
+			wantErr := strings.Contains(rest, "--fail-on")
+			if out, err := run(t, args...); err != nil && !(wantErr && err.Error() == "there are findings") {
+				t.Errorf("example %q: %v\n%s", line, err, out)
+			}
+		}
+	}
+	if commands < 15 {
+		t.Errorf("only %d examples", commands)
+	}
 }

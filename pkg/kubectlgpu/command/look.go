@@ -7,6 +7,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/output"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/view"
 )
 
@@ -16,8 +17,9 @@ type filter struct {
 	all  bool
 }
 
-func (f *filter) addTo(cmd *cobra.Command) {
+func (f *filter) addTo(cmd *cobra.Command, from *source) {
 	cmd.Flags().StringVar(&f.node, "node", "", "only the GPUs of this node")
+	_ = cmd.RegisterFlagCompletionFunc("node", from.completing(1, func(_ *source, s *state.State, _ []string) []string { return s.NodeNames() }))
 	cmd.Flags().BoolVar(&f.all, "all", false, "also partitions that nobody has")
 }
 
@@ -31,7 +33,7 @@ func getCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 		Example: examples("kubectl gpu get", "kubectl gpu get --node node-1 -o wide", "kubectl gpu get --preset hgx-h100-8 --nodes 4"),
 	}
 	from, filter := newSource(kube, cmd), &filter{}
-	filter.addTo(cmd)
+	filter.addTo(cmd, from)
 	return printed(cmd, func(cmd *cobra.Command, _ []string) (output.Result, error) {
 		s, err := from.load(cmd.Context())
 		if err != nil {
@@ -50,7 +52,7 @@ func treeCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 		Example: examples("kubectl gpu tree", "kubectl gpu tree --from bundle/"),
 	}
 	from, filter := newSource(kube, cmd), &filter{}
-	filter.addTo(cmd)
+	filter.addTo(cmd, from)
 	return printed(cmd, func(cmd *cobra.Command, _ []string) (output.Result, error) {
 		s, err := from.load(cmd.Context())
 		if err != nil {
@@ -64,12 +66,13 @@ func treeCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 
 func describeCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "describe NAME", Short: "Show everything known of a device, a GPU or a node's GPUs", Args: cobra.ExactArgs(1),
+		Use: "describe NAME", Short: "Show everything known of a device, a GPU or a node's GPUs", Args: exactly(1),
 		Long: "Shows attributes, capacity, taints, counters (-o wide) and owners. NAME is the name of a device, a\n" +
 			"GPU's UUID or PCI address, or a node.",
 		Example: examples("kubectl gpu describe gpu-0000-1a-00-0", "kubectl gpu describe node-1"),
 	}
 	from := newSource(kube, cmd)
+	cmd.ValidArgsFunction = from.completing(1, devicesAndNodes)
 	return printed(cmd, func(cmd *cobra.Command, args []string) (output.Result, error) {
 		s, err := from.load(cmd.Context())
 		if err != nil {

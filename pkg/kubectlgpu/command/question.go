@@ -25,13 +25,14 @@ import (
 
 func explainCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "explain pod|claim NAME", Short: "Say why a pod or claim does not get its devices", Args: cobra.ExactArgs(2), ValidArgs: []string{"pod", "claim"},
+		Use: "explain pod|claim NAME", Short: "Say why a pod or claim does not get its devices", Args: exactly(2),
 		Long: "Says for each node how many devices were left after the class, each selector, taints, owners,\n" +
 			"counters and constraints, which step is decisive (!), and the nearest change with which it fits.\n" +
 			"The answer comes within about a second, also where a scheduler would search for minutes.",
 		Example: examples("kubectl gpu explain pod train-0 -n team-a", "kubectl gpu explain claim big -o wide --from bundle/"),
 	}
 	from := newSource(kube, cmd)
+	cmd.ValidArgsFunction = from.completing(2, podsAndClaims)
 	search := searchFlag(cmd)
 	return printed(cmd, func(cmd *cobra.Command, args []string) (output.Result, error) {
 		s, err := from.load(cmd.Context())
@@ -39,14 +40,31 @@ func explainCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 			return nil, err
 		}
 		e := explain.New(s, explain.Options{Search: *search})
-		switch strings.TrimSuffix(strings.ToLower(args[0]), "s") {
-		case "pod", "po":
+		switch kindOf(args[0]) {
+		case kindPod:
 			return e.Pod(cmd.Context(), from.namespace(), args[1])
-		case "claim", "resourceclaim":
+		case kindClaim:
 			return e.Claim(cmd.Context(), from.namespace(), args[1])
 		}
-		return nil, fmt.Errorf("%q is neither pod nor claim", args[0])
+		return nil, fmt.Errorf("%q is neither pod nor claim; use it as: kubectl gpu %s", args[0], cmd.Use)
 	})
+}
+
+// The kinds that explain knows.
+const (
+	kindPod   = "pod"
+	kindClaim = "claim"
+)
+
+// kindOf takes the names that kubectl takes; "" for other kinds.
+func kindOf(word string) string {
+	switch strings.TrimSuffix(strings.ToLower(word), "s") {
+	case kindPod, "po":
+		return kindPod
+	case kindClaim, "resourceclaim":
+		return kindClaim
+	}
+	return ""
 }
 
 func searchFlag(cmd *cobra.Command) *time.Duration {
@@ -56,13 +74,20 @@ func searchFlag(cmd *cobra.Command) *time.Duration {
 // fileFlag adds -f and reads the objects in the files.
 func fileFlag(cmd *cobra.Command, usage string) *[]string {
 	files := cmd.Flags().StringSliceP("filename", "f", nil, usage+"; - is the standard input")
-	_ = cmd.MarkFlagRequired("filename")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
 	return files
 }
 
+// text reads the files of -f.
+func text(cmd *cobra.Command, files []string) ([]byte, error) {
+	if len(files) == 0 {
+		return nil, errors.New("which manifests? Name a file with --filename (-f), or - for the standard input")
+	}
+	return manifest.Read(cmd.InOrStdin(), files...)
+}
+
 func objects(cmd *cobra.Command, files []string) ([]runtime.Object, error) {
-	data, err := manifest.Read(cmd.InOrStdin(), files...)
+	data, err := text(cmd, files)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +145,7 @@ func convertCommand() *cobra.Command {
 	cmd.Flags().StringVar(&options.Driver, "driver-name", defaultDriver, "name of the DRA driver")
 	cmd.Flags().BoolVar(&options.NVLink, "nvlink", false, "several GPUs of a pod must share one NVLink domain")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		data, err := manifest.Read(cmd.InOrStdin(), *files...)
+		data, err := text(cmd, *files)
 		if err != nil {
 			return err
 		}
@@ -128,11 +153,11 @@ func convertCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		text, err := convert.Render(documents)
+		rendered, err := convert.Render(documents)
 		if err != nil {
 			return err
 		}
-		_, err = cmd.OutOrStdout().Write(text)
+		_, err = cmd.OutOrStdout().Write(rendered)
 		return err
 	}
 	return cmd
