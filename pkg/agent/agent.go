@@ -102,7 +102,7 @@ type Agent struct {
 	publisher  atomic.Pointer[kubeletplugin.Publisher]
 	serving    atomic.Bool
 	// nodeReadable tells that the API server let this process read its Node.
-	nodeReadable bool
+	nodeReadable atomic.Bool
 	registered   atomic.Bool
 	endServing   context.CancelCauseFunc
 	// seen is the view that was last told of.
@@ -256,7 +256,7 @@ func (a *Agent) startEvents(ctx context.Context) func() {
 	lookup, cancel := context.WithTimeout(ctx, apiLimit)
 	defer cancel()
 	uid := apiserver.NodeUID(lookup, a.client, a.config.NodeName)
-	a.nodeReadable = uid != ""
+	a.nodeReadable.Store(uid != "")
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: a.client.EventsV1()})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Events are not recorded")

@@ -2,6 +2,10 @@ package agent
 
 import (
 	"context"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/conflict"
@@ -17,7 +21,7 @@ func (a *Agent) buildConflicts() {
 		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !a.declares()},
 		Policies: c.Conflicts,
 		Looker: &look.Looker{
-			Nodes: a.client.CoreV1().Nodes(), Node: c.NodeName, Registry: c.KubeletRegistryDir,
+			Nodes: noting{a.client.CoreV1().Nodes(), &a.nodeReadable}, Node: c.NodeName, Registry: c.KubeletRegistryDir,
 			Driver: c.DriverName, Alone: c.PodUID == "",
 		},
 		Reporter: a.reporter,
@@ -30,4 +34,19 @@ func (a *Agent) buildConflicts() {
 			}
 		},
 	})
+}
+
+// noting notes that a Node was read.
+type noting struct {
+	look.NodeGetter
+	readable *atomic.Bool
+}
+
+// Get implements look.NodeGetter.
+func (n noting) Get(ctx context.Context, name string, options metav1.GetOptions) (*corev1.Node, error) {
+	node, err := n.NodeGetter.Get(ctx, name, options)
+	if err == nil {
+		n.readable.Store(true)
+	}
+	return node, err
 }

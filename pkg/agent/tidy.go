@@ -115,7 +115,7 @@ func (a *Agent) removable(ctx context.Context) []string {
 // uninstalled tells whether this process ends for an uninstall. Without a client it is Cleanup. What
 // was never allowed, as with roles of one's own, is not withdrawn.
 func (a *Agent) uninstalled(ctx context.Context) bool {
-	return a.client == nil || a.nodeReadable && uninstall.Withdrawn(ctx, func(ctx context.Context) error {
+	return a.client == nil || a.nodeReadable.Load() && uninstall.Withdrawn(ctx, func(ctx context.Context) error {
 		_, err := a.client.CoreV1().Nodes().Get(ctx, a.config.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 		return err
 	}, uninstallLimit)
