@@ -31,6 +31,9 @@ const (
 	denied = 10 * time.Minute
 	// attempts bounds how often a claim that keeps changing is read again at once.
 	attempts = 3
+	// enough is how many claims may fail until a pass ends: what all of them fail of is not asked for,
+	// waited for and logged once for each.
+	enough = 3
 )
 
 // Records lists the claims that are prepared on this node; journal.Store does.
@@ -146,7 +149,6 @@ func (w *Writer) pass(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("records of claims: %w", err)
 	}
-	var errs []error
 	wanted, recorded := map[claims.Ref][]entry{}, map[claims.Ref]bool{}
 	for _, r := range records {
 		claim := claims.Ref{Namespace: r.Namespace, Name: r.Name, UID: r.UID}
@@ -155,18 +157,37 @@ func (w *Writer) pass(ctx context.Context) error {
 			wanted[claim] = w.entries(r, devices)
 		}
 	}
+	var errs []error
+	allowed := true
+	do := func(err error) (goOn bool) {
+		switch {
+		case errors.Is(err, errRefused):
+			allowed = false
+		case err != nil:
+			errs = append(errs, err)
+		}
+		return allowed && len(errs) < enough && ctx.Err() == nil
+	}
+	w.bringAll(ctx, recorded, wanted, do)
+	if allowed {
+		w.refused = time.Time{}
+	}
+	return errors.Join(errs...)
+}
+
+// bringAll brings claims in line until do, which takes what each gives, says that it is enough. The
+// order is another one each time, so that some that fail do not keep the others from their turn.
+func (w *Writer) bringAll(ctx context.Context, recorded map[claims.Ref]bool, wanted map[claims.Ref][]entry, do func(error) bool) {
 	for claim := range w.written {
-		if !recorded[claim] {
-			errs = append(errs, w.clear(ctx, claim))
+		if !recorded[claim] && !do(w.clear(ctx, claim)) {
+			return
 		}
 	}
 	for claim, entries := range wanted {
-		errs = append(errs, w.bring(ctx, claim, entries))
+		if !do(w.bring(ctx, claim, entries)) {
+			return
+		}
 	}
-	if !errors.Is(errors.Join(errs...), errRefused) {
-		w.refused = time.Time{}
-	}
-	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, errRefused) })...)
 }
 
 // entries are the conditions that a claim should have.

@@ -386,6 +386,27 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
+// While the API server is away a node with many claims asks for some, and logs no more.
+func TestManyClaimsInTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		for i := range 200 {
+			b.prepare(fmt.Sprint("claim-", i), b.names[3])
+		}
+		b.away = errors.New("away")
+		b.run()
+		if b.reads < 1 || b.reads > 5 {
+			t.Errorf("%d requests at once", b.reads)
+		}
+		b.change(func() { b.away = nil })
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		for i := range 200 {
+			b.expect("after it", fmt.Sprint("claim-", i), b.names[3]+" True Healthy")
+		}
+	})
+}
+
 func TestOddDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
