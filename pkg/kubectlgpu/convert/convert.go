@@ -46,14 +46,14 @@ type Options struct {
 type converter struct {
 	Options
 	out []Document
-	// classes are the classes made so far, by name.
-	classes map[string]bool
+	// classes are the classes made so far, by name, and templates those of claims, by namespace and name.
+	classes, templates map[string]bool
 }
 
 // Convert converts a stream of YAML or JSON. Documents that have nothing to do with GPUs come out
 // as they are. The error names the document: one that Kubernetes would not take is not converted.
 func Convert(data []byte, o Options) ([]Document, error) {
-	c := &converter{Options: o, classes: map[string]bool{}}
+	c := &converter{Options: o, classes: map[string]bool{}, templates: map[string]bool{}}
 	err := state.Documents(data, c.document)
 	return c.out, err
 }

@@ -126,6 +126,20 @@ func affinity(requirement string) string {
 	return `{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [` + requirement + `]}]}}}, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}`
 }
 
+// Objects of one name, of other kinds or other namespaces, have claim templates of their own.
+func TestTemplatesOfOneName(t *testing.T) {
+	text := pod(`{containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}`)
+	other := strings.Replace(text, "{name: p}", "{name: p, namespace: other}", 1)
+	job := "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: p}\nspec: {template: {spec: {restartPolicy: Never, containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}}\n"
+	got := converted(t, text+job+"---\n"+other, options())
+	for part, n := range map[string]int{"name: p-gpu\n": 2, "name: p-gpu-2\n": 1, "resourceClaimTemplateName: p-gpu\n": 2, "resourceClaimTemplateName: p-gpu-2\n": 1} {
+		// Its own line, not the end of another name's.
+		if found := strings.Count(got, " "+part); found != n {
+			t.Errorf("%q is there %d times, want %d:\n%s", part, found, n, got)
+		}
+	}
+}
+
 // What Kubernetes would not take is an error that names the document; nothing is guessed.
 func TestErrors(t *testing.T) {
 	for name, text := range map[string]string{

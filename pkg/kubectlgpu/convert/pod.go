@@ -28,7 +28,7 @@ func (c *converter) convertPod(named metav1.Object, pod *manifest.Pod) (comments
 	p.selectors()
 	p.leftovers()
 	template := &resourceapi.ResourceClaimTemplate{
-		TypeMeta: typed("ResourceClaimTemplate"), ObjectMeta: metav1.ObjectMeta{Name: templateName(named, pod.Role), Namespace: named.GetNamespace()},
+		TypeMeta: typed("ResourceClaimTemplate"), ObjectMeta: metav1.ObjectMeta{Name: c.templateName(named, pod.Role), Namespace: named.GetNamespace()},
 	}
 	devices := &template.Spec.Spec.Devices
 	for _, r := range p.requests {
@@ -42,7 +42,9 @@ func (c *converter) convertPod(named metav1.Object, pod *manifest.Pod) (comments
 	return p.comments, true
 }
 
-func templateName(o metav1.Object, role string) string {
+// templateName names the claim template of what makes pods. A Job may have the name of a Deployment,
+// and the template of one would be taken for the other's.
+func (c *converter) templateName(o metav1.Object, role string) string {
 	name := o.GetName()
 	if name == "" {
 		name = strings.TrimSuffix(o.GetGenerateName(), "-")
@@ -54,7 +56,13 @@ func templateName(o metav1.Object, role string) string {
 		name += "-" + role
 	}
 	const most = 200
-	return strings.TrimRight(name[:min(most, len(name))], "-.") + "-gpu"
+	name = strings.TrimRight(name[:min(most, len(name))], "-.") + "-gpu"
+	candidate := name
+	for i := 2; c.templates[o.GetNamespace()+"/"+candidate]; i++ {
+		candidate = fmt.Sprintf("%s-%d", name, i)
+	}
+	c.templates[o.GetNamespace()+"/"+candidate] = true
+	return candidate
 }
 
 // conversion is one pod on its way.
