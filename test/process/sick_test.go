@@ -66,10 +66,13 @@ func TestConditionOfClaims(t *testing.T) {
 	p.Terminate()
 	b.API.ResetRequests()
 	run()
+	// What it writes shows that it has looked at the claims by now.
+	must(t, b.Node.InjectXID(3, gpusim.XID{Code: 13}))
+	conditions(t, b, "single", b.Device(3)+" Ready=True XID13")
 	unprepare(t, b, single)
 	conditions(t, b, "single")
-	if got := claimWrites(b); len(got) != 1 {
-		t.Errorf("a restart and an unprepare are %d writes: %+v", len(got), got)
+	if got := claimWrites(b); len(got) != 2 {
+		t.Errorf("a restart, a note and an unprepare are %d writes: %+v", len(got), got)
 	}
 	must(t, b.Node.SetRecoveryAction(2, 0))
 	conditions(t, b, "pair", b.Device(1)+" Ready=True XID13", b.Device(2)+" Ready=True Healthy")

@@ -26,8 +26,8 @@ const Published = "gpu.nvidia.com"
 
 const (
 	// nodeEvery is after how many looks the API server is asked for the Node again: thousands of nodes
-	// ask the same one, and a device plugin does not come and go. While it does not answer, each
-	// look asks.
+	// ask the same one, and a device plugin does not come and go. Until it was known once, each look
+	// asks.
 	nodeEvery = 4
 	// nodeLimit bounds that question, socketLimit a connection.
 	nodeLimit   = 2 * time.Second
@@ -60,15 +60,17 @@ type Looker struct {
 func (l *Looker) Look(ctx context.Context) conflict.Seen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fresh == 0 && l.readNode(ctx) {
+	if l.fresh--; l.fresh <= 0 {
+		l.readNode(ctx)
 		l.fresh = nodeEvery
 	}
-	l.fresh = max(l.fresh-1, 0)
+	if l.node == nil {
+		l.fresh = 0
+	}
 	return conflict.Seen{Node: l.node, MIGManager: l.mig, Registered: l.registered(ctx)}
 }
 
-// readNode tells whether the Node could be read.
-func (l *Looker) readNode(ctx context.Context) bool {
+func (l *Looker) readNode(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, nodeLimit)
 	defer cancel()
 	// From the API server's memory: cheap, and late by a moment at worst.
@@ -77,10 +79,9 @@ func (l *Looker) readNode(ctx context.Context) bool {
 		if ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("It is not known whether a device plugin serves this node", "err", err)
 		}
-		return false
+		return
 	}
 	l.node, l.mig = Node(n, l.Driver)
-	return true
 }
 
 // Node is what matters of a Node object for the driver of that name, and the sign of a MIG manager.

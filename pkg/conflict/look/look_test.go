@@ -44,11 +44,11 @@ func TestNode(t *testing.T) {
 	api := &nodes{node: newNode(nil, map[corev1.ResourceName]string{"cpu": "8", "hugepages-2Mi": "0", "nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "0"})}
 	l := &look.Looker{Nodes: api, Node: "node-1", Registry: t.TempDir(), Driver: "gpu.nvidia.com"}
 	want := map[string]string{"cpu": "8", "nvidia.com/gpu": "8"}
-	// What is known stays while the API server is away. It is asked at each fourth look, and until it answers.
+	// What is known stays while the API server is away, and it is asked at each fourth look.
 	for i, row := range []struct {
 		err  error
 		gets int
-	}{{nil, 1}, {nil, 1}, {nil, 1}, {nil, 1}, {errors.New("away"), 2}, {errors.New("away"), 3}, {nil, 4}, {nil, 4}} {
+	}{{nil, 1}, {nil, 1}, {nil, 1}, {nil, 1}, {errors.New("away"), 2}, {errors.New("away"), 2}, {nil, 2}, {nil, 2}, {nil, 3}} {
 		api.err = row.err
 		seen := l.Look(t.Context())
 		if seen.Node == nil || api.gets != row.gets {
@@ -61,9 +61,19 @@ func TestNode(t *testing.T) {
 }
 
 func TestNodeThatIsNotKnown(t *testing.T) {
-	l := &look.Looker{Nodes: &nodes{err: errors.New("away")}, Node: "node-1", Registry: t.TempDir(), Driver: "gpu.nvidia.com"}
-	if seen := l.Look(t.Context()); seen.Node != nil || seen.MIGManager != "" || len(seen.Registered) != 0 {
-		t.Errorf("%+v", seen)
+	api := &nodes{node: newNode(nil, nil), err: errors.New("away")}
+	l := &look.Looker{Nodes: api, Node: "node-1", Registry: t.TempDir(), Driver: "gpu.nvidia.com"}
+	for range 3 {
+		if seen := l.Look(t.Context()); seen.Node != nil || seen.MIGManager != "" || len(seen.Registered) != 0 {
+			t.Errorf("%+v", seen)
+		}
+	}
+	// It is asked until it was known once.
+	api.err = nil
+	for range 2 {
+		if seen := l.Look(t.Context()); seen.Node == nil || api.gets != 4 {
+			t.Errorf("%+v after %d questions", seen, api.gets)
+		}
 	}
 }
 
