@@ -99,6 +99,12 @@ func privileges(t *testing.T, objects []runtime.Object) map[string]bool {
 			}
 		}
 	}
+	for _, binding := range every[*rbacv1.RoleBinding](objects) {
+		for _, subject := range binding.Subjects {
+			who := regexp.MustCompile(`(kubelet-plugin|mps-daemon|webhook|uninstall-check)$`).FindString(subject.Name)
+			note(who, "role %s", binding.RoleRef.Name)
+		}
+	}
 	return found
 }
 
@@ -157,6 +163,34 @@ func TestPermissionsAreListed(t *testing.T) {
 		if diff := cmp.Diff(rows, granted); diff != "" {
 			t.Errorf("with %s (-page +chart):\n%s", when, diff)
 		}
+	}
+}
+
+// On OpenShift each account may use the constraints that its pod needs, and each pod has an account
+// that may.
+func TestOpenShift(t *testing.T) {
+	objects := everything(t, valuesFrom("", "openshift.enabled=true", "webhook.enabled=true", "sharing.mps.enabled=true"))
+	may := map[string]string{}
+	for _, binding := range every[*rbacv1.RoleBinding](objects) {
+		for _, subject := range binding.Subjects {
+			if subject.Namespace != "gpu-dra-driver" || binding.Namespace != subject.Namespace {
+				t.Errorf("%s binds %+v", binding.Name, subject)
+			}
+			may[subject.Name] = strings.TrimPrefix(binding.RoleRef.Name, "system:openshift:scc:")
+		}
+	}
+	for _, p := range parts(t, objects) {
+		want := "nonroot-v2"
+		if s := p.spec.Containers[0].SecurityContext; s.Privileged != nil && *s.Privileged {
+			want = "privileged"
+		}
+		if have := may[p.spec.ServiceAccountName]; have != want {
+			t.Errorf("%s may use the constraints %q, want %q", p.name, have, want)
+		}
+		delete(may, p.spec.ServiceAccountName)
+	}
+	if len(may) > 0 {
+		t.Errorf("accounts without a pod: %v", may)
 	}
 }
 
