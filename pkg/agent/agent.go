@@ -426,6 +426,7 @@ func (a *Agent) publish(ctx context.Context) error {
 	group.Go(func() error { a.health.Run(ctx); return nil })
 	group.Go(func() error { a.claimStatus.Run(ctx); return nil })
 	group.Go(func() error { a.readKernelLog(ctx); return nil })
+	group.Go(func() error { a.newRemedy().Run(ctx); return nil })
 	group.Go(func() error { a.serveTenants(ctx); return nil })
 	group.Go(func() error { a.keepLayouts(ctx); return nil })
 	a.publisher.Load().Run(ctx)

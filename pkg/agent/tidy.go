@@ -25,6 +25,7 @@ const (
 	locksDir     = "locks"
 	migDir       = "mig"
 	healthFile   = "health.json"
+	resetsDir    = "resets"
 	nvlinkFile   = "nvlink.json"
 	presenceFile = "present"
 	// timeSlicesDir says which claims asked for a time slice.
@@ -107,7 +108,7 @@ func (a *Agent) removable(ctx context.Context) []string {
 		names = append(names, migDir)
 	}
 	if well || gone {
-		names = append(names, healthFile)
+		names = append(names, healthFile, resetsDir)
 	}
 	return append(names, presenceFile)
 }

@@ -95,6 +95,7 @@ type Config struct {
 	HealthTable    string
 	HealthEvict    bool
 	ClaimStatus    bool
+	HealthReset    bool
 	// HealthKernelLog is the kernel log to read; empty for none.
 	HealthKernelLog string
 
@@ -184,6 +185,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.HealthHoldDown, "health-hold-down", c.HealthHoldDown, "How long a GPU that was ill must be well before it is offered again; each time that the same fault comes back soon doubles it.")
 	fs.StringVar(&c.HealthTable, "health-table", c.HealthTable, "YAML file whose rows replace those of the built-in table of faults. Empty means the built-in one alone.")
 	fs.BoolVar(&c.HealthEvict, "health-evict", c.HealthEvict, "Taint what is lost with NoExecute, so that its pods are evicted, instead of NoSchedule.")
+	fs.BoolVar(&c.HealthReset, "health-reset", c.HealthReset, "Reset a GPU by nvidia-smi when its driver asks for that and nobody uses it.")
 	fs.StringVar(&c.HealthKernelLog, "health-kernel-log", c.HealthKernelLog, "Kernel log (/dev/kmsg) to read for errors of GPUs that the GPU driver's library does not report. Empty switches it off.")
 	fs.BoolVar(&c.ClaimStatus, "claim-status", c.ClaimStatus, "Write the condition Ready of each device into the status of its claim. Needs the right to do so.")
 }

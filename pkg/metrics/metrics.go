@@ -84,6 +84,7 @@ type Metrics struct {
 	leftovers    prometheus.Counter
 	mig          partitions
 	work         work
+	resets       *prometheus.CounterVec
 }
 
 // callBuckets resolve a prepare of a millisecond as well as one that waits for hardware; the
@@ -123,6 +124,7 @@ func New(version string) *Metrics {
 		kept:       gauge("orphans_kept", "Claims that are gone and keep devices: in use, or a step cannot be undone."),
 		leftovers:  counter("leftovers_removed_total", "Files and partitions removed because no claim's record accounted for them."),
 		mig:        newPartitions(),
+		resets:     newResets(),
 	}
 	m.mps, m.work = newMPS(), newWork()
 	m.registry.MustRegister(m.mps.collectors()...)
@@ -135,7 +137,7 @@ func New(version string) *Metrics {
 	build.WithLabelValues(version).Set(1)
 	m.registry.MustRegister(build, m.duration, m.inFlight, m.failures, m.devices, m.unusable,
 		m.published, m.lastPublish, m.omitted, m.quarantined, m.scanDuration, m.driverUp, m.registered, m.leader,
-		m.undone, m.kept, m.leftovers,
+		m.undone, m.kept, m.leftovers, m.resets,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.initialise()
 	return m

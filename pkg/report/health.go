@@ -23,6 +23,10 @@ const (
 	DeviceSick Reason = "DeviceSick"
 	// ClaimStatusRefused is about what claims are told.
 	ClaimStatusRefused Reason = "ClaimStatusRefused"
+	// What is done about ill GPUs.
+	GPUReset         Reason = "GPUReset"
+	GPUResetFailed   Reason = "GPUResetFailed"
+	GPUResetWithheld Reason = "GPUResetWithheld"
 	// KernelLogUnread is about a source of errors.
 	KernelLogUnread Reason = "KernelLogUnread"
 )
@@ -49,6 +53,18 @@ func healthDescriptions() []Description {
 			"What runs may have failed or may fail: look at its log, end it, and start it again elsewhere.",
 		},
 		{
+			GPUReset, "Node", "An idle GPU whose driver asked for a reset was reset, as health.reset allows.",
+			"Nothing: it is offered again when it is well. Where it happens often, the board is failing.",
+		},
+		{
+			GPUResetFailed, "Node", "The reset of an idle GPU failed.",
+			"The note has the words of nvidia-smi. It is tried three times; then drain the node and reboot it.",
+		},
+		{
+			GPUResetWithheld, "Node", "A GPU needs a reset and is not reset by itself.",
+			"The note says what is in the way: end the claim or the program that it names, or reset the GPUs that belong together by hand.",
+		},
+		{
 			KernelLogUnread, "Node", "The kernel log cannot be read for errors of GPUs, as health.kernelLog asks for.",
 			"Errors that the GPU driver's library reports are seen all the same. The note says why: a path that is wrong, or a security context without the capability SYSLOG.",
 		},
@@ -64,18 +80,23 @@ func (r *Reporter) Judged(ctx context.Context, at pci.Address, before, after hea
 	switch {
 	case after.Severity() >= health.Avoid && (before.Severity() < after.Severity() || before.Reason() != after.Reason()):
 		klog.FromContext(ctx).Info("GPU has a fault", "gpu", at, "severity", after.Severity(), "fault", after.Reason())
-		r.event(r.node, corev1.EventTypeWarning, GPUSick, fmt.Sprintf("GPU %s: %s", at, after.Message()))
+		r.ofGPU(at, corev1.EventTypeWarning, GPUSick, fmt.Sprintf("GPU %s: %s", at, after.Message()))
 	case before.Severity() >= health.Avoid && after.Severity() < health.Avoid:
 		klog.FromContext(ctx).Info("GPU is well again", "gpu", at)
-		r.event(r.node, corev1.EventTypeNormal, GPUWell, fmt.Sprintf("GPU %s has no fault any more and is offered again", at))
+		r.ofGPU(at, corev1.EventTypeNormal, GPUWell, fmt.Sprintf("GPU %s has no fault any more and is offered again", at))
 	}
+}
+
+// ofGPU makes an Event of the node that is about one GPU.
+func (r *Reporter) ofGPU(at pci.Address, kind string, reason Reason, note string) {
+	r.event(r.partOfNode(at.String(), note), kind, reason, note)
 }
 
 // Noticed tells of an error that the driver reported.
 func (r *Reporter) Noticed(ctx context.Context, at pci.Address, xid int, rule health.Rule) {
 	klog.FromContext(ctx).Info("The GPU driver reported an error", "gpu", at, "xid", xid, "severity", rule.Severity)
 	if rule.Severity > health.Ignore {
-		r.event(r.node, corev1.EventTypeWarning, GPUError, fmt.Sprintf("GPU %s: XID %d: %s (%s)", at, xid, rule.Means, rule.Severity))
+		r.ofGPU(at, corev1.EventTypeWarning, GPUError, fmt.Sprintf("GPU %s: XID %d: %s (%s)", at, xid, rule.Means, rule.Severity))
 	}
 }
 
@@ -86,6 +107,22 @@ func (r *Reporter) ClaimStatusRefused(ctx context.Context, err error) {
 		current["claims"] = "The condition Ready of devices cannot be written into claims: " + err.Error()
 	}
 	r.lasting(ctx, ClaimStatusRefused, current)
+}
+
+// GPUReset tells of an attempt to reset a GPU, and why it failed.
+func (r *Reporter) GPUReset(ctx context.Context, at pci.Address, attempt int, err error) {
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "A GPU was not reset", "gpu", at, "attempt", attempt)
+		r.ofGPU(at, corev1.EventTypeWarning, GPUResetFailed, fmt.Sprintf("GPU %s: reset %d failed: %v", at, attempt, err))
+		return
+	}
+	klog.FromContext(ctx).Info("GPU was reset", "gpu", at, "attempt", attempt)
+	r.ofGPU(at, corev1.EventTypeNormal, GPUReset, fmt.Sprintf("GPU %s was reset, since its driver asked for that and nobody used it", at))
+}
+
+// ResetWithheld tells, by GPU, why those that need a reset do not get one.
+func (r *Reporter) ResetWithheld(ctx context.Context, why map[string]string) {
+	r.lasting(ctx, GPUResetWithheld, why)
 }
 
 // KernelLogUnread tells why the kernel log cannot be read; nil ends it.

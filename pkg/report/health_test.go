@@ -2,6 +2,7 @@ package report
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -61,5 +62,55 @@ func TestNoticedAndDeviceSick(t *testing.T) {
 	r.DeviceSick(context.Background(), claims.Ref{Namespace: "ns", Name: "claim"}, []Pod{{Namespace: "ns", Name: "a"}, {Namespace: "ns", Name: "b"}}, "gpu", "XID 79")
 	if got := events.take(); len(got) != 3 || got[2].Reason != string(DeviceSick) || !strings.Contains(got[2].Note, "XID 79") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// Events about two GPUs are two Events: the recorder joins those that are about the same, and keeps
+// the first note alone.
+func TestEventsOfGPUsAreApart(t *testing.T) {
+	r, events, _ := newReporter()
+	ctx, sick := context.Background(), verdict(health.Avoid, "48")
+	for bus := range uint8(2) {
+		at := pci.Address{Bus: bus + 1}
+		r.Judged(ctx, at, health.Verdict{}, sick)
+		r.Noticed(ctx, at, 13, health.Rule{Severity: health.Note})
+		r.GPUReset(ctx, at, 1, nil)
+		r.GPUReset(ctx, at, 2, errors.New("in use"))
+	}
+	seen := map[string]bool{}
+	for _, path := range events.paths {
+		seen[path] = true
+	}
+	if got := events.take(); len(got) != 8 || len(events.paths) != 8 {
+		t.Errorf("%d Events, paths %q", len(got), events.paths)
+	} else if !strings.Contains(got[3].Note, "reset 2 failed: in use") || got[3].Reason != string(GPUResetFailed) || got[2].Reason != string(GPUReset) {
+		t.Errorf("%+v", got[2:4])
+	}
+	if len(seen) < 8 {
+		t.Errorf("Events are joined: %q", events.paths)
+	}
+}
+
+// What lasts is told once, and again when it comes back.
+func TestLastingOfHealth(t *testing.T) {
+	r, events, _ := newReporter()
+	ctx := context.Background()
+	for name, tell := range map[Reason]func(error){
+		ClaimStatusRefused: func(err error) { r.ClaimStatusRefused(ctx, err) },
+		KernelLogUnread:    func(err error) { r.KernelLogUnread(ctx, err) },
+		GPUResetWithheld: func(err error) {
+			why := map[string]string{}
+			if err != nil {
+				why["gpu"] = err.Error()
+			}
+			r.ResetWithheld(ctx, why)
+		},
+	} {
+		for _, err := range []error{errors.New("no"), errors.New("no"), nil, errors.New("no")} {
+			tell(err)
+		}
+		if got := events.take(); len(got) != 2 || got[0].Reason != string(name) || !strings.Contains(got[1].Note, "no") {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

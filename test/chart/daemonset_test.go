@@ -91,7 +91,7 @@ func TestValuesReachThePlugin(t *testing.T) {
 	want.RescanInterval *= 4
 	want.ReconcileInterval, want.OrphanGrace, want.WatchOpenDevices = 5*time.Minute, 90*time.Second, true
 	want.HealthInterval, want.HealthHoldDown, want.HealthEvict = 10*time.Second, 2*time.Minute, true
-	want.HealthKernelLog = "/run/gpu-dra-driver/kernel-log"
+	want.HealthReset, want.HealthKernelLog = true, "/run/gpu-dra-driver/kernel-log"
 	want.HealthTable, want.ClaimStatus = "/etc/gpu-dra-driver/health/table.yaml", true
 	want.APIQPS, want.APIBurst = 50.5, 75
 	want.Conflicts = conflict.Policies{DevicePlugin: conflict.Warn, DRAPlugin: conflict.Warn, MIGManager: conflict.Ignore}

@@ -155,3 +155,27 @@ func TestKernelLog(t *testing.T) {
 	sick[3] = []string{"xid=48:NoSchedule"}
 	tainted(t, b, sick)
 }
+
+// A GPU whose driver asks for a reset gets one where that is allowed and nobody uses it: not while a
+// claim has it, and then without anybody's doing.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	b := process.New(t, "l40s-8")
+	p := b.Start(process.Flag("health-reset", "true"), held(), process.Flag("health-interval", "1s"))
+	p.WaitReady()
+	claim := b.Allocated("claim", []int{1})
+	prepare(t, b, claim, 1)
+	must(t, b.Node.SetRecoveryAction(1, 1))
+	event(t, b, "GPUResetWithheld", "claim default/claim has it")
+	tainted(t, b, map[int][]string{1: {"recovery-action=reset:NoSchedule"}})
+	must(t, b.Node.SetRecoveryAction(4, 1))
+	event(t, b, "GPUReset", b.Node.Spec().GPUs[4].PCI.String())
+	tainted(t, b, map[int][]string{1: {"recovery-action=reset:NoSchedule"}})
+	unprepare(t, b, claim)
+	event(t, b, "GPUReset", b.Node.Spec().GPUs[1].PCI.String())
+	tainted(t, b, nil)
+	metric(t, b, p, `gpu_dra_gpu_resets_total{result="success"} 2`)
+	prepare(t, b, claim, 1)
+	unprepare(t, b, claim)
+	clean(t, b)
+}

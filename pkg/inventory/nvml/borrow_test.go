@@ -34,3 +34,39 @@ func TestNoRecallWhileAGPUHangs(t *testing.T) {
 	// Nothing hangs any more.
 	do(t, m.library.Close(context.WithoutCancel(t.Context())))
 }
+
+// Apart from work that is done apart there is no session: who has one returns it, and who wants one
+// waits.
+func TestApart(t *testing.T) {
+	m := machineWith(t, "t4-4", 0)
+	lent, giveBack, err := m.library.Lend(t.Context())
+	do(t, err)
+	go func() {
+		<-lent.Recalled
+		giveBack()
+	}()
+	opened := make(chan error, 1)
+	do(t, m.library.Apart(t.Context(), func(context.Context) error {
+		go func() {
+			_, giveBack, err := m.library.Lend(t.Context())
+			if err == nil {
+				giveBack()
+			}
+			opened <- err
+		}()
+		select {
+		case err := <-opened:
+			t.Errorf("lent meanwhile: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		return nil
+	}))
+	do(t, <-opened)
+	own := errors.New("the work failed")
+	if err := m.library.Apart(t.Context(), func(context.Context) error { return own }); !errors.Is(err, own) {
+		t.Errorf("%v", err)
+	}
+	if got := len(m.scan(t).GPUs); got != 4 {
+		t.Errorf("%d GPUs", got)
+	}
+}

@@ -191,6 +191,21 @@ func (l *Library) Close(ctx context.Context) error {
 	return l.shutdown(ctx)
 }
 
+// Apart runs work while this process has no session with the driver, and opens none: for tools that
+// refuse a GPU that somebody has open. It fails, without work, while somebody works with the session.
+func (l *Library) Apart(ctx context.Context, work func(context.Context) error) error {
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
+	defer l.end()
+	if l.session != nil {
+		if err := l.shutdown(ctx); err != nil {
+			return err
+		}
+	}
+	return work(ctx)
+}
+
 // take gives the session to who ends it, and nobody else gets it any more. The error, an errBusy,
 // says who still works with it.
 func (l *Library) take() (*session, error) {

@@ -11,6 +11,7 @@ import (
 
 	configapi "github.com/gpu-dra/driver/api/resource/v1beta1"
 	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/driverroot/smi"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
@@ -25,9 +26,9 @@ var (
 	// ErrNotSupported: the GPU has no such setting, so there is nothing to put back either.
 	ErrNotSupported = errors.New("the GPU does not support setting the time slice")
 	// ErrGone: the GPU is lost or not there.
-	ErrGone = errors.New("the GPU does not answer or is not there")
+	ErrGone = smi.ErrGone
 	// ErrNoTool: the driver root lacks nvidia-smi or NVML: the driver was removed or is incomplete.
-	ErrNoTool = errors.New("nvidia-smi cannot be run")
+	ErrNoTool = smi.ErrNoTool
 )
 
 // DiffersError tells that another claim on the GPU wants another interval.
