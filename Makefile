@@ -111,6 +111,10 @@ bench: packages ## Measure what docs/performance.md states
 soak: packages ## 5,000 claims of mixed kinds on a simulated node, then a fifth of that with kills
 	SOAK_CYCLES=5000 $(GO) test -race -ldflags '$(LINK)' -timeout 2h -v -run TestSoak ./test/process
 
+.PHONY: soak-cluster
+soak-cluster: packages ## 300 pods on a real Kubernetes of four nodes, with kills of plugins and kubelets
+	SOAK_PODS=300 $(GO) test -tags e2e,soak -timeout 2h -v -run TestSoakOnACluster ./test/e2e/
+
 .PHONY: clean
 clean: ## Remove what was built here
 	rm -rf $(OUT) $(DIST)

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/conflict"
@@ -27,6 +28,7 @@ func (a *Agent) buildConflicts() {
 		Reporter: a.reporter,
 		Interval: c.RescanInterval,
 		Hold:     a.gate.Hold,
+		Gone:     a.succeed,
 		Changed: func(ctx context.Context) {
 			a.catalog.Rederive(ctx)
 			if p := a.publisher.Load(); p != nil {
@@ -49,4 +51,12 @@ func (n noting) Get(ctx context.Context, name string, options metav1.GetOptions)
 		n.readable.Store(true)
 	}
 	return node, err
+}
+
+// succeed takes over what another driver of the name has left.
+func (a *Agent) succeed(ctx context.Context) {
+	a.takeOver(ctx, a.catalog.View())
+	if err := a.taintTaken(ctx); err != nil {
+		klog.FromContext(ctx).Error(err, "It is not known which devices a former driver's claims have")
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/reconcile/leftover"
 	"github.com/gpu-dra/driver/pkg/reconcile/usage"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
+	"github.com/gpu-dra/driver/pkg/takeover"
 )
 
 // lookupQPS limits the questions about claims, of which a node may have hundreds: prepares have
@@ -57,6 +58,7 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 			leftover.Specs{Dir: a.specs},
 			leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName},
 			leftover.Metadata{Dir: a.stateDir(metadataDir)},
+			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
 			migsteps.Owner{Instance: instance},
 			timeslicing.Owner{Executor: a.timeSlices},
 			a.limits.Owner,

@@ -16,9 +16,10 @@ import (
 )
 
 // takeOver enters the claims of NVIDIA's published driver that are still prepared on this node,
-// when the hardware was seen: their devices are known by UUID.
+// when the hardware was seen: their devices are known by UUID. A driver that still works with its
+// checkpoint is no former one.
 func (a *Agent) takeOver(ctx context.Context, view *catalog.View) {
-	if view.Looked && view.Snapshot.Driver.Present {
+	if !a.conflicts.Twin() && view.Looked && view.Snapshot.Driver.Present {
 		a.former().Enter(ctx, a.engine.Adopt, view.Devices)
 	}
 }

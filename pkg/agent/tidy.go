@@ -14,6 +14,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/agent/leavings"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
+	"github.com/gpu-dra/driver/pkg/takeover"
 	"github.com/gpu-dra/driver/pkg/topology"
 	"github.com/gpu-dra/driver/pkg/uninstall"
 )
@@ -95,7 +96,7 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 // the domains of the others would get new names.
 func (a *Agent) removable(ctx context.Context) []string {
 	names := []string{
-		holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, memlimit.DirName,
+		holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
 		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
 	}
 	whole, well := a.topologyIsWhole(), a.health.Well()

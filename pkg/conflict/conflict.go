@@ -159,7 +159,7 @@ func Judge(seen Seen, own Own) []Conflict {
 		out = append(out, Conflict{
 			Kind: DRAPlugin, SameSlices: driver == own.Driver,
 			Sign: fmt.Sprintf("another DRA driver for GPUs serves this node (%s listens on %s)", driver, seen.Registered[driver]),
-			Fix:  "take one of the two off this node; this driver takes over the claims of NVIDIA's when that is gone and this is started again",
+			Fix:  "take one of the two off this node; this driver takes over the claims of NVIDIA's when that is gone",
 		})
 	}
 	if seen.MIGManager != "" && own.Partitions {

@@ -5,6 +5,6 @@
 // start, and for later looks at the node while devices of such claims are missing.
 //
 // What the other driver did to GPUs beyond handing them out (MPS daemons, time slices, partitions)
-// is not in its checkpoint in a form that could be undone, and stays. The package must not know
+// is not in its checkpoint in a form that could be undone, and stays. Its CDI specs go with their claims. The package must not know
 // NVML or the API server.
 package takeover

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -71,7 +72,7 @@ func (f File) Enter(ctx context.Context, adopt func(context.Context, *journal.Re
 	}
 	if waits {
 		err = f.note(done)
-	} else if err = os.Rename(f.Path, f.Path+".taken-over"); err == nil {
+	} else if err = os.Rename(f.Path, filepath.Join(filepath.Dir(f.Path), TakenName)); err == nil {
 		// Without its checkpoint it says nothing.
 		_ = os.Remove(f.progressPath())
 	}

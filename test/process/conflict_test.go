@@ -49,6 +49,18 @@ func owned(t *testing.T, b *process.Bed, p *process.Plugin, n int, kind string) 
 	})
 }
 
+// unready waits until the plugin is not ready and says why with these words.
+func unready(t *testing.T, b *process.Bed, p *process.Plugin, words string) {
+	t.Helper()
+	b.Eventually("a page that says "+words, func() error {
+		code, body, err := p.Get("/readyz")
+		if err == nil && (code == http.StatusOK || !strings.Contains(body, words)) {
+			err = fmt.Errorf("readyz is %d: %s", code, body)
+		}
+		return err
+	})
+}
+
 // A device plugin comes to a node on which a claim is prepared, and goes.
 func TestDevicePluginBesideUs(t *testing.T) {
 	t.Parallel()
@@ -129,24 +141,14 @@ func TestAnotherDriverOfOurName(t *testing.T) {
 	other, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(b.RegistryDir(), process.Driver+"-reg.sock"))
 	must(t, err)
 	t.Cleanup(func() { _ = other.Close() })
-	unready := func(words string) {
-		t.Helper()
-		b.Eventually("a page that says "+words, func() error {
-			code, body, err := p.Get("/readyz")
-			if err == nil && (code == http.StatusOK || !strings.Contains(body, words)) {
-				err = fmt.Errorf("readyz is %d: %s", code, body)
-			}
-			return err
-		})
-	}
-	unready("another DRA driver for GPUs serves this node")
+	unready(t, b, p, "another DRA driver for GPUs serves this node")
 	refused(t, b, after, "another DRA driver for GPUs")
 	prepare(t, b, before, 0)
 	unprepare(t, b, before)
 	// The other driver writes the slices as it likes.
 	slices := b.API.Requests(kubeapi.Match{User: process.APIUser, Resource: "resourceslices", Writes: true})
 	must(t, b.Client.ResourceV1().ResourceSlices().DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	unready("the ResourceSlices are left to another driver")
+	unready(t, b, p, "the ResourceSlices are left to another driver")
 	if got := len(b.API.Requests(kubeapi.Match{User: process.APIUser, Resource: "resourceslices", Writes: true})); got != len(slices) {
 		t.Errorf("%d writes of slices beside the other driver", got-len(slices))
 	}

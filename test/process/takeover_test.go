@@ -2,11 +2,13 @@ package process_test
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/gpu-dra/driver/test/process"
 )
@@ -25,8 +27,32 @@ func TestTakeOverFromTheOtherDriver(t *testing.T) {
 		`{"checksum":1,"v2":{"checksum":2,"preparedClaims":{%q:{"checkpointState":"PrepareCompleted","status":{"allocation":{"devices":{"results":[{"request":%q,"driver":%q,"pool":%q,"device":%q}]}}},`+
 			`"preparedDevices":[{"devices":[{"gpu":{"info":{"uuid":%q},"device":{"Requests":[%q],"PoolName":%q,"DeviceName":%q,"CDIDeviceIDs":["k8s.gpu.nvidia.com/claim=x"]}},"mig":null}],"configState":{}}],"name":%q,"namespace":%q}}}}`,
 		claim.UID, process.Request, process.Driver, process.NodeName, was, board.UUID, process.Request, process.NodeName, was, claim.Name, claim.Namespace), 0o600))
-	p := b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s"))
+	// The CDI specs of a claim that runs, and of one that it forgot.
+	spec, forgotten := filepath.Join(b.CDIDir(), "k8s.gpu.nvidia.com-claim_"+string(claim.UID)+".json"), filepath.Join(b.CDIDir(), "k8s.gpu.nvidia.com-claim_"+string(uuid.NewUUID())+".json")
+	for _, path := range []string{spec, forgotten} {
+		must(t, os.WriteFile(path, []byte(`{"cdiVersion":"0.6.0","kind":"k8s.gpu.nvidia.com/claim","devices":[]}`), 0o600))
+	}
+	gone := func(path string) {
+		t.Helper()
+		b.Eventually("end of "+path, func() error {
+			if _, err := os.Stat(path); !os.IsNotExist(err) {
+				return fmt.Errorf("it is there, %v", err)
+			}
+			return nil
+		})
+	}
+	// The other driver is still there: its checkpoint is its own.
+	rival, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(b.RegistryDir(), process.Driver+"-reg.sock"))
+	must(t, err)
+	t.Cleanup(func() { _ = rival.Close() })
+	p := b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s"), process.Flag("rescan-interval", "1s"))
+	unready(t, b, p, "another DRA driver for GPUs serves this node")
+	if _, err := os.Stat(checkpoint); err != nil {
+		t.Errorf("the checkpoint of a driver that is there: %v", err)
+	}
+	must(t, rival.Close())
 	p.WaitReady()
+	gone(forgotten)
 	tainted := func(want bool) error {
 		devices := pool(t, b)
 		if len(devices) != 4 {
@@ -39,7 +65,7 @@ func TestTakeOverFromTheOtherDriver(t *testing.T) {
 		}
 		return nil
 	}
-	must(t, tainted(true))
+	b.Eventually("the taint of what was taken over", func() error { return tainted(true) })
 	other := b.Allocated("other", []int{2})
 	refused(t, b, other, "default/theirs")
 	prepare(t, b, claim, 2) // the kubelet was started again
@@ -50,7 +76,11 @@ func TestTakeOverFromTheOtherDriver(t *testing.T) {
 	}
 	b.Start(process.Flag("holder-wait", "1ms"), process.Flag("reconcile-interval", "1s")).WaitReady()
 	must(t, tainted(true))
+	if _, err := os.Stat(spec); err != nil {
+		t.Errorf("the spec from which the claim's containers are started: %v", err)
+	}
 	unprepare(t, b, claim)
+	gone(spec)
 	b.Eventually("end of the taint", func() error { return tainted(false) })
 	prepare(t, b, other, 2)
 	unprepare(t, b, other)

@@ -45,6 +45,9 @@ type Config struct {
 	Interval time.Duration
 	// Changed is called when something is refused that was not, or the other way round.
 	Changed func(ctx context.Context)
+	// Gone is called when a driver of the same name is there no more, before anything new is handed
+	// out: it may have left claims.
+	Gone func(ctx context.Context)
 	// Hold keeps ResourceSlices from being written while there is a reason, and lets them be
 	// written again with nil.
 	Hold func(why error)
@@ -56,6 +59,7 @@ type Watch struct {
 
 	mu              sync.Mutex
 	refused, warned []conflict.Conflict
+	twin            bool
 }
 
 // New makes a Watch that has not looked yet: nothing is refused.
@@ -89,8 +93,10 @@ func (w *Watch) Look(ctx context.Context) {
 		return
 	}
 	var refused, warned []conflict.Conflict
+	twin := false
 	current := map[string]string{}
 	for _, c := range conflict.Judge(w.config.Looker.Look(ctx), w.config.Own) {
+		twin = twin || c.SameSlices
 		switch w.config.Policies.Of(c.Kind) {
 		case conflict.Refuse:
 			refused = append(refused, c)
@@ -99,6 +105,13 @@ func (w *Watch) Look(ctx context.Context) {
 			warned = append(warned, c)
 			current[string(c.Kind)] = c.String()
 		}
+	}
+	w.mu.Lock()
+	gone := w.twin && !twin
+	w.twin = twin
+	w.mu.Unlock()
+	if gone {
+		w.config.Gone(ctx)
 	}
 	w.mu.Lock()
 	changed := !slices.Equal(w.refused, refused)
@@ -121,6 +134,14 @@ func (w *Watch) sameSlices() error {
 		}
 	}
 	return nil
+}
+
+// Twin tells whether a driver of the same name is there, whatever follows from that: it uses the
+// same directory.
+func (w *Watch) Twin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.twin
 }
 
 // Refusal is why no new claim is prepared; nil where they are. It is an ErrRefused.

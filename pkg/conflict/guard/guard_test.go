@@ -41,6 +41,8 @@ type node struct {
 	told    map[string]string
 	held    error
 	changes int
+	// gone tells whether anything new was handed out when the twin was told to be gone.
+	gone []bool
 }
 
 func (n *node) Look(context.Context) conflict.Seen { n.looks++; return n.seen }
@@ -57,10 +59,13 @@ func (n *node) watch(own conflict.Own, policies string) *guard.Watch {
 	if err := p.Set(policies); err != nil {
 		panic(err)
 	}
-	return guard.New(guard.Config{
+	var w *guard.Watch
+	w = guard.New(guard.Config{
 		Own: own, Policies: p, Looker: n, Reporter: n, Interval: 15 * time.Second,
 		Changed: func(context.Context) { n.changes++ }, Hold: func(why error) { n.held = why },
+		Gone: func(ctx context.Context) { n.gone = append(n.gone, w.Refusal(ctx) == nil) },
 	})
+	return w
 }
 
 // A second owner comes, stays and goes.
@@ -124,6 +129,28 @@ func TestWatch(t *testing.T) {
 				t.Errorf("%d changes, want %d", n.changes, want)
 			}
 		})
+	}
+}
+
+// What a twin left is taken over before anything new is handed out.
+func TestTwin(t *testing.T) {
+	for policies, openBefore := range map[string]bool{"": false, "dra-plugin=warn": true} {
+		n := &node{seen: conflict.Seen{Registered: map[string]string{driver: socket}}}
+		w := n.watch(conflict.Own{Driver: driver}, policies)
+		if w.Twin() {
+			t.Error("a twin before the first look")
+		}
+		w.Look(t.Context())
+		if !w.Twin() || len(n.gone) > 0 {
+			t.Errorf("%q: twin is %t, gone %v", policies, w.Twin(), n.gone)
+		}
+		n.seen = conflict.Seen{}
+		for range 2 {
+			w.Look(t.Context())
+		}
+		if diff := cmp.Diff([]bool{openBefore}, n.gone); diff != "" || w.Twin() {
+			t.Errorf("%q: twin is %t; open when it went (-want +got):\n%s", policies, w.Twin(), diff)
+		}
 	}
 }
 
