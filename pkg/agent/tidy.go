@@ -100,7 +100,7 @@ func (a *Agent) removable(ctx context.Context) []string {
 		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
 	}
 	whole, well := a.topologyIsWhole(), a.health.Well()
-	gone := !(whole && well) && a.uninstalled(ctx)
+	gone := (!whole || !well) && a.uninstalled(ctx)
 	if whole || gone {
 		names = append(names, nvlinkFile)
 	}

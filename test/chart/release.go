@@ -29,11 +29,11 @@ func Connect(kubeconfig, namespace string, wait time.Duration, log slog.Handler)
 		flags.KubeConfig = &kubeconfig
 	}
 	config := action.NewConfiguration(action.ConfigurationSetLogger(log))
-	// What a hook that fails has to say.
-	config.SetHookOutputFunc(func(_, _, _ string) io.Writer { return os.Stderr })
 	if err := config.Init(flags, namespace, "secrets"); err != nil {
 		return nil, fmt.Errorf("connect to the cluster of kubeconfig %q: %w", kubeconfig, err)
 	}
+	// What a hook that fails has to say. Init has it say nothing.
+	config.SetHookOutputFunc(func(_, _, _ string) io.Writer { return os.Stderr })
 	return &Cluster{config: config, wait: wait}, nil
 }
 
@@ -99,6 +99,27 @@ func (c *Cluster) Uninstall(name string) error {
 	uninstall.WaitStrategy, uninstall.Timeout = c.strategy(), c.timeout()
 	if _, err := uninstall.Run(name); err != nil {
 		return fmt.Errorf("uninstall release %s: %w", name, err)
+	}
+	return nil
+}
+
+// Restore makes the last revision of a release the deployed one again, as helm rollback with its
+// number does: after an uninstall that a hook refused, Helm takes the release for half gone and
+// would not upgrade it.
+func (c *Cluster) Restore(name string) error {
+	last, err := c.config.Releases.Last(name)
+	if err != nil {
+		return fmt.Errorf("release %s: %w", name, err)
+	}
+	done, err := narrow(last)
+	if err != nil {
+		return err
+	}
+	rollback := action.NewRollback(c.config)
+	rollback.Version = done.Version
+	rollback.WaitStrategy, rollback.Timeout = c.strategy(), c.timeout()
+	if err := rollback.Run(name); err != nil {
+		return fmt.Errorf("restore revision %d of release %s: %w", done.Version, name, err)
 	}
 	return nil
 }

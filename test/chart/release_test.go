@@ -57,6 +57,16 @@ func TestReleaseLife(t *testing.T) {
 	if _, err := cluster.Upgrade(t.Context(), r); err == nil {
 		t.Error("upgraded with a value that does not exist")
 	}
+	if err := cluster.Restore("gpus"); err != nil {
+		t.Errorf("restore: %v", err)
+	}
+	r.Values.Set = nil
+	if _, err := cluster.Upgrade(t.Context(), r); err != nil {
+		t.Errorf("upgrade after a restoration: %v", err)
+	}
+	if err := cluster.Restore("no-such-release"); err == nil {
+		t.Error("a release that is not there was restored")
+	}
 	for range 2 {
 		if err := cluster.Uninstall("gpus"); err != nil {
 			t.Errorf("uninstall: %v", err)

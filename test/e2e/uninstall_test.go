@@ -113,6 +113,7 @@ func TestReinstallUnderPods(t *testing.T) {
 	}
 	s.must(s.ready(t.Context()))
 	s.undisturbed(user, 6)
+	s.must(s.Restore(t.Context()))
 	s.must(s.Upgrade(t.Context(), version, s.checked("warn")))
 	s.must(s.Uninstall(t.Context(), s.client))
 	if n := len(s.records(islands)); n != 1 {

@@ -78,6 +78,9 @@ func (r *Rig) Upgrade(ctx context.Context, version string, more Values) error {
 	return r.chart(ctx, "upgrade", append([]string{r.chartDir()}, r.values(version, more)...)...)
 }
 
+// Restore deploys the release's last revision again, after an uninstall that was refused.
+func (r *Rig) Restore(ctx context.Context) error { return r.chart(ctx, "restore") }
+
 // Uninstall removes the release and waits until its pods are gone.
 func (r *Rig) Uninstall(ctx context.Context, client kubernetes.Interface) error {
 	if err := r.chart(ctx, "uninstall"); err != nil {

@@ -33,7 +33,7 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: false,
 	}
-	root.AddCommand(newInstall(), newUpgrade(), newUninstall(), newTemplate(), newPackage(), newDocs())
+	root.AddCommand(newInstall(), newUpgrade(), newUninstall(), newRestore(), newTemplate(), newPackage(), newDocs())
 	return root
 }
 
@@ -96,15 +96,24 @@ func newChange(name, short, done string, change func(*chart.Cluster, context.Con
 }
 
 func newUninstall() *cobra.Command {
+	return newAct("uninstall", "Remove a release", "Uninstalled", (*chart.Cluster).Uninstall)
+}
+
+func newRestore() *cobra.Command {
+	return newAct("restore", "Deploy a release's last revision again, after an uninstall that was refused", "Restored", (*chart.Cluster).Restore)
+}
+
+// newAct makes the command of an action that needs only a release.
+func newAct(name, short, done string, act func(*chart.Cluster, string) error) *cobra.Command {
 	var t target
-	cmd := &cobra.Command{Use: "uninstall RELEASE", Short: "Remove a release", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: name + " RELEASE", Short: short, Args: cobra.ExactArgs(1)}
 	t.addFlags(cmd, false)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cluster, err := t.connect(cmd.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		return t.report(cmd, "Uninstalled", args[0], func() (string, error) { return "", cluster.Uninstall(args[0]) })
+		return t.report(cmd, done, args[0], func() (string, error) { return "", act(cluster, args[0]) })
 	}
 	return cmd
 }
