@@ -49,6 +49,9 @@ func (a *Agent) build(ctx context.Context) error {
 		return err
 	}
 	a.migLedger = ledger.New(a.stateDir(migDir), boot)
+	if err := a.migLedger.Sweep(); err != nil {
+		klog.FromContext(ctx).Error(err, "Notes of an earlier boot are left behind")
+	}
 	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}

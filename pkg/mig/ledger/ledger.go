@@ -305,5 +305,26 @@ func (l *Ledger) Entries() []Entry {
 	return slices.SortedFunc(maps.Values(l.all()), func(a, b Entry) int { return a.PCI.Compare(b.PCI) })
 }
 
+// Sweep removes what is noted of earlier boots: modes and instances ended with them. A file that
+// cannot be read is left; the next note about its GPU takes its place.
+func (l *Ledger) Sweep() error {
+	files, err := os.ReadDir(l.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("MIG ledger: %w", err)
+	}
+	var errs []error
+	for _, f := range files {
+		path := filepath.Join(l.dir, f.Name())
+		data, err := os.ReadFile(path)
+		if err != nil || filepath.Ext(f.Name()) != ".json" {
+			continue
+		}
+		if e, err := parse(data); err == nil && e.BootID != l.bootID {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Empty tells whether nothing is remembered of this boot.
 func (l *Ledger) Empty() bool { return len(l.all()) == 0 }

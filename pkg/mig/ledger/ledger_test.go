@@ -70,6 +70,35 @@ func TestEntry(t *testing.T) {
 }
 
 // What was done in another boot, to another board, or cannot be read, is not ours.
+// Notes of an earlier boot go, and nothing else does.
+func TestSweep(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mig")
+	now, earlier := open(t, dir, boot), open(t, dir, "earlier")
+	do(t, now.Sweep()) // nothing was ever noted
+	do(t, now.SetMode(gpu(0), true))
+	do(t, earlier.SetMode(gpu(1), true))
+	do(t, earlier.ForLayouts().SetMode(gpu(2), true))
+	for _, name := range []string{"torn.json", "other.txt"} {
+		do(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"bootID":"earl`), 0o600))
+	}
+	do(t, now.Sweep())
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	do(t, err)
+	want := []string{gpu(0).PCI.Label() + ".json", "other.txt", "torn.json"}
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if diff := cmp.Diff(want, left); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	if !read(t, now, gpu(0)).Mode {
+		t.Error("a note of this boot is lost")
+	}
+	if err := open(t, filepath.Join(dir, "torn.json"), boot).Sweep(); err == nil {
+		t.Error("a directory that is none was swept")
+	}
+}
+
 func TestWhatDoesNotCount(t *testing.T) {
 	dir := t.TempDir()
 	l, i := open(t, dir, boot), ledger.Instance{Profile: 19, Size: 1}

@@ -8,8 +8,10 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
@@ -70,7 +72,7 @@ func (s *Supervisor) serveOne(ctx context.Context, conn net.Conn) error {
 		answer.Error, answer.Invalid = err.Error(), true
 	} else {
 		// What was begun is ended also when the supervisor is told to end.
-		answer.Daemons, err = s.handle(context.WithoutCancel(ctx), request)
+		answer.Daemons, err = s.handle(context.WithoutCancel(ctx), request, func() bool { return !hungUp(conn) })
 	}
 	if err != nil && answer.Error == "" {
 		answer.Error = err.Error()
@@ -81,12 +83,31 @@ func (s *Supervisor) serveOne(ctx context.Context, conn net.Conn) error {
 	return mps.Write(conn, answer)
 }
 
-func (s *Supervisor) handle(ctx context.Context, r mps.Request) ([]mps.Status, error) {
+// hungUp tells whether the other end closed the connection.
+func hungUp(conn net.Conn) bool {
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return true // it is closed on this side
+	}
+	closed := false
+	err = raw.Control(func(fd uintptr) {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		closed = n == 0 && err == nil || errors.Is(err, unix.ECONNRESET)
+	})
+	return closed || err != nil
+}
+
+// handle carries a request out. waits tells whether the caller still does.
+func (s *Supervisor) handle(ctx context.Context, r mps.Request, waits func() bool) ([]mps.Status, error) {
 	switch r.Op {
 	case mps.OpEnsure:
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout(ensureLimit))
 		defer cancel()
-		status, err := s.Ensure(ctx, r.Name, *r.Spec)
+		status, err := s.ensure(ctx, r.Name, *r.Spec, waits)
 		return []mps.Status{status}, err
 	case mps.OpStop:
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout(stopLimit))

@@ -142,11 +142,25 @@ func (s *Supervisor) answers(ctx context.Context, name string, p Process) bool {
 // Ensure has a daemon running as the spec says and returns when it serves. One that runs with
 // another spec is ended first: whoever asks knows that nobody needs it.
 func (s *Supervisor) Ensure(ctx context.Context, name string, spec mps.Spec) (mps.Status, error) {
+	return s.ensure(ctx, name, spec, func() bool { return true })
+}
+
+var errGivenUp = errors.New("the caller has given up")
+
+// ensure is Ensure for a caller that may give up. It then has the daemon stopped, and that may have
+// come to pass before this has its turn: nobody would ever end what is started now.
+func (s *Supervisor) ensure(ctx context.Context, name string, spec mps.Spec, waits func() bool) (mps.Status, error) {
 	d, release, err := s.takeNamed(ctx, name)
 	if err != nil {
 		return mps.Status{}, err
 	}
 	defer release()
+	if !waits() {
+		if now := d.get(); len(now.spec.Devices) == 0 && now.message == "" {
+			s.drop(d) // it became known by this call alone
+		}
+		return mps.Status{}, fmt.Errorf("MPS control daemon %s: %w", name, errGivenUp)
+	}
 	now := d.status()
 	if now.Ready && now.Spec.Equal(spec) {
 		return now, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/gpu-dra/driver/pkg/sharing/mps"
+	"github.com/gpu-dra/driver/pkg/sharing/mps/supervisor"
 )
 
 func limitsOf(threads int) map[string]string {
@@ -270,4 +272,51 @@ func TestServe(t *testing.T) {
 	if info, err := os.Stat(p.layout.Socket()); err == nil && info.Mode().Perm() != 0o600 {
 		t.Errorf("socket for %s", info.Mode())
 	}
+}
+
+// gated are programs whose removal waits.
+type gated struct {
+	*programs
+	begun, open chan struct{}
+}
+
+func (g gated) Remove(ctx context.Context, name string) error {
+	g.begun <- struct{}{}
+	<-g.open
+	return g.programs.Remove(ctx, name)
+}
+
+// A caller that has hung up while others had the daemon's turn gets none: what it asked for before
+// is over, and nobody would end a daemon that is started now.
+func TestCallerThatHasHungUp(t *testing.T) {
+	p := newPrograms(t)
+	g := gated{p, make(chan struct{}), make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := &life{supervisor.New(ctx, supervisor.Config{Layout: p.layout, Programs: g, Boot: "0"}), p.layout, nil}
+	served := make(chan error)
+	go func() { served <- s.serve(ctx, t) }()
+	c := mps.Client{Layout: p.layout, Patience: time.Hour}
+	must(t, c.Ensure(t.Context(), "a", spec(20)))
+	stopped := make(chan error)
+	go func() { stopped <- c.Stop(t.Context(), "a") }()
+	<-g.begun
+	for range 2 {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", p.layout.Socket())
+		must(t, err)
+		wanted := spec(20)
+		must(t, mps.Write(conn, mps.Request{Version: mps.ProtocolVersion, Op: mps.OpEnsure, Name: "a", Spec: &wanted, TimeoutMillis: time.Hour.Milliseconds()}))
+		must(t, conn.Close())
+	}
+	// Connections are taken in their order: those two are being served now.
+	_, err := c.List(t.Context())
+	must(t, err)
+	close(g.open)
+	must(t, <-stopped)
+	cancel()
+	must(t, <-served)
+	if p.starts != 1 || len(s.List()) != 0 {
+		t.Errorf("%d starts, then there is %+v", p.starts, s.List())
+	}
+	s.Wait()
 }
