@@ -146,6 +146,9 @@ func (p *Plugin) Log() string { return p.process.log }
 // Memory is what the process has in RAM now.
 func (p *Plugin) Memory() (Memory, error) { return readMemory(p.process.cmd.Process.Pid) }
 
+// CPU is the processor time that the process has used so far.
+func (p *Plugin) CPU() (time.Duration, error) { return readCPU(p.process.cmd.Process.Pid) }
+
 // IO is what the process has written so far.
 func (p *Plugin) IO() (IO, error) { return readIO(p.process.cmd.Process.Pid) }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // errProc says that a file of /proc has not the expected form.
@@ -46,6 +47,36 @@ func readIO(pid int) (IO, error) {
 	var io IO
 	err := readFields(fmt.Sprintf("/proc/%d/io", pid), map[string]*int64{"write_bytes": &io.Disk, "wchar": &io.Calls})
 	return io, err
+}
+
+// userHZ is the unit of processor times in /proc, the same on every Linux that Go runs on.
+const userHZ = 100
+
+// readCPU reads the processor time that a process has used so far from /proc/PID/stat.
+func readCPU(pid int) (time.Duration, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("usage of a process: %w", err)
+	}
+	return parseCPU(raw)
+}
+
+func parseCPU(raw []byte) (time.Duration, error) {
+	// The program's name is in brackets and may have any of those itself. What follows begins with field 3.
+	const user, system = 14 - 3, 15 - 3
+	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
+	if len(fields) <= system {
+		return 0, fmt.Errorf("%w: stat has %d fields after the name", errProc, len(fields))
+	}
+	var ticks uint64
+	for _, i := range []int{user, system} {
+		n, err := strconv.ParseUint(fields[i], 10, 48)
+		if err != nil {
+			return 0, fmt.Errorf("%w: stat has %q for a time", errProc, fields[i])
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / userHZ, nil
 }
 
 // readFields reads numbers from lines "name: number [unit]". All of them must be there.

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -35,6 +36,43 @@ func FuzzParseFields(f *testing.F) {
 		disk, calls := int64(unset), int64(unset)
 		if err := parseFields(raw, map[string]*int64{"write_bytes": &disk, "wchar": &calls}); err == nil && disk == unset && calls == unset {
 			t.Error("no error, and no field was read")
+		}
+	})
+}
+
+func TestCPU(t *testing.T) {
+	const rest = " 1 0 0 0 -1 0 5 6 7 8 "
+	for text, want := range map[string]time.Duration{
+		"7 (a) S" + rest + "250 50 9 9 20": 3 * time.Second, "7 (a) (b c) 1) R" + rest + "0 1 9": 10 * time.Millisecond,
+	} {
+		if got, err := parseCPU([]byte(text)); err != nil || got != want {
+			t.Errorf("%q: %s, want %s, %v", text, got, want, err)
+		}
+	}
+	for _, text := range []string{"", "7 (a) S 1", "7 (a) S" + rest + "x 1", "7 (a) S" + rest + "-1 1"} {
+		if _, err := parseCPU([]byte(text)); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+	before, err := readCPU(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for used := before; used <= before; {
+		if used, err = readCPU(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := readCPU(-1); err == nil {
+		t.Error("no error for a process that is not there")
+	}
+}
+
+func FuzzParseCPU(f *testing.F) {
+	f.Add([]byte("7 (a) S 1 0 0 0 -1 0 5 6 7 8 250 50 9 9 20"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if used, err := parseCPU(raw); err == nil && used < 0 {
+			t.Errorf("%s", used)
 		}
 	})
 }

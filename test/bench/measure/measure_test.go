@@ -121,8 +121,8 @@ func TestReports(t *testing.T) {
 			[]string{"| 40.0 ", "| 10.0 ", "| 30.0 ", "| 9 ", "| 51.0 ", "256 claims"},
 		},
 		"idle": {
-			Idle{Watched: 3 * time.Minute, Requests: map[string]int{"watch x": 2, "list x": 1}}.String(),
-			[]string{"180 s", "1 × list x, 2 × watch x", "Writes: 0"},
+			Idle{Watched: 3 * time.Minute, CPU: 360 * time.Millisecond, GPUs: 8, Scrapes: 12, PerScrape: 2500 * time.Microsecond, Requests: map[string]int{"watch x": 2, "list x": 1}}.String(),
+			[]string{"180 s", "1 × list x, 2 × watch x", "Writes: 0", "8 GPUs", "12 scrapes", "0.36 s, 0.20 % of a core", "2.5 ms"},
 		},
 		"idle without requests": {Idle{}.String(), []string{"none", "Writes: 0"}},
 		"sizes":                 {PresetSizes([]Preset{{Name: "p", Devices: 8, Slices: 1, JSON: 2048, Protobuf: 1024, Attributes: 20}}), []string{"| p ", "| 2.0 ", "| 1.0 ", "| 128 "}},
