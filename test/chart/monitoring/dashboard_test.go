@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/promql"
+	"go.yaml.in/yaml/v3"
 )
 
 func promqlSample(value float64) promql.Sample { return promql.Sample{F: value} }
@@ -145,6 +146,44 @@ func TestDocumentedQueries(t *testing.T) {
 		c.checkQuery(t, q[1])
 		if len(c.ask(t, q[1])) == 0 {
 			t.Errorf("nothing comes of %s", q[1])
+		}
+	}
+}
+
+// The rule for prometheus-adapter of the documentation gives each pod a number that an autoscaler can
+// compare, as the adapter would ask for the pods of a namespace.
+func TestAdapterRule(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/autoscaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```yaml\n(rules:.*?)```").FindStringSubmatch(string(text))
+	if block == nil {
+		t.Fatal("docs/autoscaling.md has no rule")
+	}
+	var config struct {
+		Rules []struct {
+			SeriesQuery  string `yaml:"seriesQuery"`
+			MetricsQuery string `yaml:"metricsQuery"`
+			Resources    struct{ Overrides map[string]map[string]string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(block[1]), &config); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, change{`gpu_dra_gpu_utilization_ratio\{device="gpu-0000-1b-00-0"\}`, "0.5"})
+	for _, r := range config.Rules {
+		c.checkQuery(t, r.SeriesQuery)
+		query := strings.NewReplacer("<<.GroupBy>>", "pod", "<<.LabelMatchers>>", `namespace="default",pod=~"user|other"`).Replace(r.MetricsQuery)
+		c.checkQuery(t, query)
+		got := c.ask(t, query)
+		if want := 100 * (0.5 + busy(t)) / 2; len(got) != 1 || got[0].Metric.Get("pod") != "user" || got[0].F != want {
+			t.Errorf("%s gives %v, want %v of the pod user", query, got, want)
+		}
+		for _, label := range []string{"namespace", "pod"} {
+			if r.Resources.Overrides[label]["resource"] != label {
+				t.Errorf("label %s is %v", label, r.Resources.Overrides[label])
+			}
 		}
 	}
 }
