@@ -14,8 +14,10 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/metrics/hardware"
+	"github.com/gpu-dra/driver/pkg/mig/migtest"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/tenancy"
+	"github.com/gpu-dra/driver/pkg/topology"
 )
 
 func metricsPage() (string, error) {
@@ -27,7 +29,11 @@ func metricsPage() (string, error) {
 	m.Steps("mps")
 	m.Step("mps", metrics.Do, time.Second, nil)
 	m.PreparedKind("gpu", time.Second)
-	m.Registry().MustRegister(exampleGPU())
+	example, err := exampleGPU()
+	if err != nil {
+		return "", err
+	}
+	m.Registry().MustRegister(example)
 	families, err := m.Registry().Gather()
 	if err != nil {
 		return "", err
@@ -65,23 +71,33 @@ func labels(f *dto.MetricFamily) string {
 	return strings.Join(names, ", ")
 }
 
-// exampleGPU is a GPU of which there is every metric.
-func exampleGPU() *hardware.Collector {
-	var at pci.Address
-	known := inventory.Known(1)
+// exampleGPU is a GPU with a partition, of which there is every metric.
+func exampleGPU() (*hardware.Collector, error) {
+	snapshot, err := migtest.Load("hgx-h100-8")
+	if err != nil {
+		return nil, err
+	}
+	at := snapshot.GPUs[0].PCI
+	known, part := inventory.Known(1), device.FromPartitionedSnapshot(snapshot, topology.Assignment{}, nil).Devices[0]
 	patient := hardware.Patient{
 		ReadAt: time.Unix(1, 0), Links: 1, Record: health.Record{Faults: []health.Fault{{Kind: health.XID, Code: "79", Severity: health.Evict}}},
+		GPU: snapshot.GPUs[0],
 		Vitals: health.Vitals{
+			Partitions:     []health.Partition{{UUID: "MIG-1"}},
 			CelsiusDegrees: known, PowerMilliwatts: known, GPUUtilization: known, MemoryBusUtilization: known,
 		},
 	}
 	c := hardware.New(hardware.Config{
 		Leads: func() bool { return true }, Patients: func() []hardware.Patient { return []hardware.Patient{patient} },
-		Devices: func() map[string]device.Device { return nil }, Domain: func(pci.Address) string { return "" },
-		Tenants: func() ([]tenancy.Device, error) { return []tenancy.Device{{Claims: []tenancy.Claim{{}}}}, nil },
+		Devices: func() map[string]device.Device { return map[string]device.Device{part.Name(): part} },
+		Judge:   func(pci.Address, *health.Place) health.Verdict { return health.Verdict{} },
+		Domain:  func(pci.Address) string { return "" },
+		Tenants: func() ([]tenancy.Device, error) {
+			return []tenancy.Device{{Name: part.Name(), Type: string(part.Kind()), UUID: "MIG-1", Claims: []tenancy.Claim{{}}}}, nil
+		},
 	})
 	c.Counting(deaf{}).Noticed(context.Background(), at, 79, health.Rule{})
-	return c
+	return c, nil
 }
 
 // deaf is told of errors.

@@ -28,6 +28,14 @@ type Vitals struct {
 	CelsiusDegrees, PowerMilliwatts      inventory.Fact[int]
 	MemoryUsed, MemoryTotal              inventory.Fact[uint64]
 	GPUUtilization, MemoryBusUtilization inventory.Fact[int]
+	// Partitions are those of a GPU in MIG mode that could be read, for people alone.
+	Partitions []Partition
+}
+
+// Partition is a MIG device by its UUID, with its memory in bytes.
+type Partition struct {
+	UUID                    string
+	MemoryUsed, MemoryTotal uint64
 }
 
 // manyLinkErrors is how many errors of its NVLinks make a GPU worth a note, since the first reading

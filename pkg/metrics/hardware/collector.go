@@ -58,7 +58,7 @@ type Config struct {
 type Collector struct {
 	Config
 	measures []measure
-	device, severity, fault, claim,
+	device, severity, fault, claim, partUsed, partSize,
 	readAt, links, linkErrors, xids *prometheus.Desc
 
 	mu sync.Mutex
@@ -86,6 +86,8 @@ func New(config Config) *Collector {
 		claim: describe("claim_info",
 			"Always 1, for each pod with a claim that has the device, or a share of it; pod is empty while no pod of the claim is known.",
 			"device", "uuid", "namespace", "claim", "pod"),
+		partUsed:   describe("partition_memory_used_bytes", "Memory of a partition in use.", "device"),
+		partSize:   describe("partition_memory_size_bytes", "Memory that a partition has.", "device"),
 		readAt:     describe("gpu_last_reading_timestamp_seconds", "When the GPU's numbers here were read, as Unix time.", "device"),
 		links:      describe("gpu_nvlink_links", "NVLinks of the GPU, by state: up, or down that were up at full health.", "device", "state"),
 		linkErrors: describe("gpu_nvlink_errors_total", "Errors of the GPU's NVLinks: replays, recoveries and CRC errors of flits.", "device"),
@@ -96,7 +98,7 @@ func New(config Config) *Collector {
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.device, c.severity, c.fault, c.claim, c.readAt, c.links, c.linkErrors, c.xids} {
+	for _, d := range []*prometheus.Desc{c.device, c.severity, c.fault, c.claim, c.partUsed, c.partSize, c.readAt, c.links, c.linkErrors, c.xids} {
 		out <- d
 	}
 	for _, m := range c.measures {
@@ -199,9 +201,12 @@ func worstOf(faults []health.Fault) []health.Fault {
 
 // collectPartitions tells of those that exist: a GPU could have dozens of others.
 func (c *Collector) collectPartitions(out chan<- prometheus.Metric, patients []Patient, devices map[string]device.Device, tenants []tenancy.Device) {
-	product := map[pci.Address]string{}
+	product, memory := map[pci.Address]string{}, map[string]health.Partition{}
 	for _, p := range patients {
 		product[p.GPU.PCI] = p.GPU.ProductName
+		for _, part := range p.Vitals.Partitions {
+			memory[part.UUID] = part
+		}
 	}
 	uuids := map[string]string{}
 	for name, d := range devices {
@@ -223,6 +228,10 @@ func (c *Collector) collectPartitions(out chan<- prometheus.Metric, patients []P
 		constant(out, c.device, prometheus.GaugeValue, 1, name, string(device.KindMIG), uuids[name], device.GPUName(at),
 			m.Partition().Profile.Name, product[at], at.String(), "")
 		constant(out, c.severity, prometheus.GaugeValue, float64(c.Judge.Of(m).Severity()), name)
+		if read, ok := memory[uuids[name]]; ok {
+			constant(out, c.partUsed, prometheus.GaugeValue, float64(read.MemoryUsed), name)
+			constant(out, c.partSize, prometheus.GaugeValue, float64(read.MemoryTotal), name)
+		}
 	}
 }
 

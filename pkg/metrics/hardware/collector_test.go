@@ -189,6 +189,10 @@ func TestDevicesThatExist(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	// Memory is of those that were read, by UUID: what is read of an instance that ended is nobody's.
+	n.patients[1].Vitals.Partitions = []health.Partition{{UUID: "MIG-made", MemoryUsed: 5, MemoryTotal: 20}, {UUID: "MIG-ended", MemoryTotal: 10}}
+	expect(t, "memory", c, []string{"partition_memory_used_bytes", "partition_memory_size_bytes"},
+		"partition_memory_size_bytes{device="+made+"} 20", "partition_memory_used_bytes{device="+made+"} 5")
 	// A fault of one partition is none of the other's, nor of the GPU as a whole.
 	m := n.devices[fixed].(device.MIG)
 	place := health.PlaceOf(*m.Instance())

@@ -43,7 +43,7 @@ const (
 func Calls() []string {
 	return []string{
 		symHandle, symUUID, symFields, symMemory, symRemapped, symRetired, symECC, symLinkState, symLinkError,
-		symHeat, symPower, symBusy, symSetCreate, symSetFree, symRegister, symSupported, symWait,
+		symHeat, symPower, symBusy, symMIGMode, symMIGCount, symMIGByIndex, symSetCreate, symSetFree, symRegister, symSupported, symWait,
 	}
 }
 
@@ -121,6 +121,7 @@ func readAll(a asked, links int, v *health.Vitals) {
 	})
 	busy := get(a, symBusy, a.GetUtilizationRates)
 	v.GPUUtilization = inventory.Fact[int]{Value: int(busy.Value.Gpu), Err: busy.Err}
+	v.Partitions = partitions(a)
 	v.MemoryBusUtilization = inventory.Fact[int]{Value: int(busy.Value.Memory), Err: busy.Err}
 	for _, err := range []error{v.Recovery.Err, v.MemoryTotal.Err, v.CelsiusDegrees.Err} {
 		if errors.Is(err, inventory.ErrLost) {

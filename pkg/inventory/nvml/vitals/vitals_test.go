@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
 	"github.com/gpu-dra/driver/test/gpusim"
@@ -41,6 +42,32 @@ func TestRead(t *testing.T) {
 	do(t, m.LoseGPU(3))
 	if got := m.reader.Read(t.Context(), m.gpus[3], 18); !errors.Is(got.Err, inventory.ErrLost) {
 		t.Errorf("a lost GPU: %v", got.Err)
+	}
+}
+
+// Partitions are read by what they are, and one that cannot be read is left out.
+func TestReadOfPartitions(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	do(t, m.SetMIGMode(0, true))
+	small, err := m.CreateMIG(0, "1g.10gb", 0)
+	do(t, err)
+	large, err := m.CreateMIG(0, "3g.40gb", 4)
+	do(t, err)
+	do(t, m.SetMIGClients(0, small.ID, small.Compute[0].ID, 2))
+	found := map[string]health.Partition{}
+	for _, p := range m.reader.Read(t.Context(), m.gpus[0], 18).Partitions {
+		found[p.UUID] = p
+	}
+	used, unused := found[small.Compute[0].UUID], found[large.Compute[0].UUID]
+	if len(found) != 2 || used.MemoryUsed == 0 || used.MemoryTotal <= used.MemoryUsed || unused.MemoryUsed != 0 || unused.MemoryTotal <= used.MemoryTotal {
+		t.Errorf("partitions %+v of %s and %s", found, small.Compute[0].UUID, large.Compute[0].UUID)
+	}
+	if whole := m.reader.Read(t.Context(), m.gpus[1], 18); whole.Partitions != nil {
+		t.Errorf("a GPU that is not in MIG mode has %+v", whole.Partitions)
+	}
+	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceGetMigDeviceHandleByIndex", GPU: 0, Code: 999, Count: gpusim.Forever}))
+	if v := m.reader.Read(t.Context(), m.gpus[0], 18); v.Err != nil || v.Partitions != nil || v.CelsiusDegrees.Err != nil {
+		t.Errorf("partitions that cannot be read: %+v", v)
 	}
 }
 
