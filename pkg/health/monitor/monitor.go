@@ -79,6 +79,8 @@ type Monitor struct {
 	vitals  map[pci.Address]health.Vitals
 	// readAt is when the vitals were read.
 	readAt map[pci.Address]time.Time
+	// linksAt is when the error counters of the links were read.
+	linksAt map[pci.Address]time.Time
 	// errors0 are the link errors that each GPU had when it was first read.
 	errors0 map[pci.Address]uint64
 	// scanned is the last look at the hardware.
@@ -106,7 +108,7 @@ func New(config Config) *Monitor {
 	return &Monitor{
 		Config: config, dirty: make(chan struct{}, 1), restart: make(chan struct{}, 1), changes: make(chan struct{}),
 		known: map[pci.Address]Known{}, records: map[pci.Address]health.Record{}, vitals: map[pci.Address]health.Vitals{},
-		readAt: map[pci.Address]time.Time{}, errors0: map[pci.Address]uint64{}, placed: map[pci.Address]health.Instances{}, reading: map[pci.Address]bool{},
+		readAt: map[pci.Address]time.Time{}, linksAt: map[pci.Address]time.Time{}, errors0: map[pci.Address]uint64{}, placed: map[pci.Address]health.Instances{}, reading: map[pci.Address]bool{},
 	}
 }
 
@@ -203,6 +205,7 @@ func (m *Monitor) Scanned(ctx context.Context, s inventory.Snapshot) {
 		delete(m.records, at)
 		delete(m.vitals, at)
 		delete(m.readAt, at)
+		delete(m.linksAt, at)
 		m.mark()
 	}
 	changed := len(before) != len(m.known)
@@ -234,6 +237,7 @@ func (m *Monitor) meet(g inventory.GPU) {
 		delete(m.errors0, g.PCI)
 		delete(m.vitals, g.PCI)
 		delete(m.readAt, g.PCI)
+		delete(m.linksAt, g.PCI)
 		k = Known{}
 		wish(m.restart)
 	}

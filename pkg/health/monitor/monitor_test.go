@@ -24,10 +24,12 @@ import (
 
 // ward stands for the hardware and for all that a monitor speaks to.
 type ward struct {
-	mu       sync.Mutex
-	events   chan vitals.Event
-	recall   chan error
-	vitals   map[pci.Address]health.Vitals
+	mu     sync.Mutex
+	events chan vitals.Event
+	recall chan error
+	vitals map[pci.Address]health.Vitals
+	// asked are the links of each reading.
+	asked    map[pci.Address][]int
 	deaf     map[inventory.GPUID]error
 	watched  [][]inventory.GPUID
 	mig      inventory.MIG
@@ -42,7 +44,7 @@ type ward struct {
 }
 
 func newWard() *ward {
-	return &ward{events: make(chan vitals.Event), recall: make(chan error), vitals: map[pci.Address]health.Vitals{}, held: map[pci.Address]bool{}, read: map[pci.Address]int{}}
+	return &ward{events: make(chan vitals.Event), recall: make(chan error), vitals: map[pci.Address]health.Vitals{}, asked: map[pci.Address][]int{}, held: map[pci.Address]bool{}, read: map[pci.Address]int{}}
 }
 
 func (w *ward) Watch(ctx context.Context, gpus []inventory.GPUID, listening func(map[inventory.GPUID]error), tell func(vitals.Event)) error {
@@ -66,9 +68,10 @@ func (w *ward) Watch(ctx context.Context, gpus []inventory.GPUID, listening func
 	}
 }
 
-func (w *ward) Read(_ context.Context, gpu inventory.GPUID, _ int) health.Vitals {
+func (w *ward) Read(_ context.Context, gpu inventory.GPUID, links int) health.Vitals {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.asked[gpu.PCI] = append(w.asked[gpu.PCI], links)
 	w.read[gpu.PCI]++
 	v, ok := w.vitals[gpu.PCI]
 	if !ok {
@@ -91,6 +94,13 @@ func (w *ward) Noticed(_ context.Context, _ pci.Address, xid int, _ health.Rule)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.noticed = append(w.noticed, xid)
+}
+
+// take gives the links of each reading so far.
+func (w *ward) take(at pci.Address) []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[at]
 }
 
 func (w *ward) set(at pci.Address, v health.Vitals) {
@@ -468,6 +478,45 @@ func TestReadingsHaveATime(t *testing.T) {
 		m.Scanned(t.Context(), swapped)
 		if now := m.Patients()[0]; !now.ReadAt.IsZero() {
 			t.Errorf("another board has a reading of the old one, of %v", now.ReadAt)
+		}
+	})
+}
+
+// The many counters of links are read seldom, and what they said counts meanwhile.
+func TestLinkErrorsAreReadSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWard(), inventorytest.HGXH100()
+		at, up := s.GPUs[0].PCI, len(s.GPUs[0].NVLink.Links)
+		count := func(n uint64) {
+			v := well()
+			v.LinkErrors = inventory.Known(n)
+			w.set(at, v)
+		}
+		count(10)
+		m := monitorOf(t, w, t.TempDir(), "boot")
+		defer running(t, m, s)()
+		const many = 1_000_000
+		count(many)
+		reason := func() string { return m.Verdict(at, nil).Reason() }
+		for passed := interval; passed < 25*time.Second; passed += interval {
+			time.Sleep(interval)
+			synctest.Wait()
+			if got := m.Patients()[0].Vitals.LinkErrors; got != inventory.Known(uint64(10)) || reason() != "" {
+				t.Errorf("after %s: %v, %s", passed, got, reason())
+			}
+		}
+		time.Sleep(interval)
+		synctest.Wait()
+		if got := m.Patients()[0].Vitals.LinkErrors; got != inventory.Known(uint64(many)) || reason() == "" {
+			t.Errorf("when they are due: %v, %q", got, reason())
+		}
+		time.Sleep(interval)
+		synctest.Wait()
+		if reason() == "" {
+			t.Error("a reading without the counters ends the fault")
+		}
+		if diff := cmp.Diff([]int{up, 0, up, 0}, slices.Compact(w.take(at))); diff != "" {
+			t.Errorf("links that were asked for (-want +got):\n%s", diff)
 		}
 	})
 }
