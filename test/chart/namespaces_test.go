@@ -1,7 +1,9 @@
 package chart
 
 import (
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,6 +217,67 @@ func TestNamespacesAreNotLimitedByDefault(t *testing.T) {
 		text := render(t, valuesFrom(set), reference).Manifest
 		if filepath.Base(set) != "full-values.yaml" && strings.Contains(text, "-namespaces") {
 			t.Errorf("%s limits namespaces", set)
+		}
+	}
+}
+
+// Whoever asks for more whole GPUs than a node has is warned, however the requests are split, and nobody
+// is refused.
+func TestMoreThanANode(t *testing.T) {
+	objects := decode(t, render(t, valuesFrom("", "admissionPolicy.largestNode=8"), reference).Manifest)
+	policy := named(t, every[*admissionv1.ValidatingAdmissionPolicy](objects), "-more-than-a-node")
+	binding := named(t, every[*admissionv1.ValidatingAdmissionPolicyBinding](objects), "-more-than-a-node")
+	if binding.Spec.PolicyName != policy.Name || len(binding.Spec.ValidationActions) != 1 || binding.Spec.ValidationActions[0] != admissionv1.Warn ||
+		*policy.Spec.FailurePolicy != admissionv1.Ignore {
+		t.Errorf("it may refuse: %+v", binding.Spec)
+	}
+	v := compile(t, policy)
+	want := func(class string, count int64) resourcev1.DeviceRequest {
+		r := asking(class, false)
+		r.Exactly.Count = count
+		return r
+	}
+	of := func(counts map[string]int64) resourcev1.DeviceRequest {
+		r := resourcev1.DeviceRequest{Name: "gpu"}
+		for _, class := range slices.Sorted(maps.Keys(counts)) {
+			r.FirstAvailable = append(r.FirstAvailable, resourcev1.DeviceSubRequest{Name: "a", DeviceClassName: strings.TrimLeft(class, "0123456789"), Count: counts[class]})
+		}
+		return r
+	}
+	for name, tt := range map[string]struct {
+		requests []resourcev1.DeviceRequest
+		says     string
+	}{
+		"nothing":               {nil, ""},
+		"a node's":              {[]resourcev1.DeviceRequest{want("gpu.nvidia.com", 8)}, ""},
+		"more":                  {[]resourcev1.DeviceRequest{want("gpu.nvidia.com", 9)}, "asks for 9 whole GPUs"},
+		"more together":         {[]resourcev1.DeviceRequest{want("gpu.nvidia.com", 4), want("gpu.nvidia.com", 5)}, "asks for 9 whole GPUs"},
+		"all that there are":    {[]resourcev1.DeviceRequest{want("gpu.nvidia.com", 0)}, ""},
+		"partitions":            {[]resourcev1.DeviceRequest{want("mig.nvidia.com", 30)}, ""},
+		"other devices":         {[]resourcev1.DeviceRequest{want("nic.example.com", 30), want("gpu.nvidia.com", 8)}, ""},
+		"less as a last resort": {[]resourcev1.DeviceRequest{of(map[string]int64{"1gpu.nvidia.com": 16, "2gpu.nvidia.com": 8})}, ""},
+		"no alternative":        {[]resourcev1.DeviceRequest{of(map[string]int64{"1gpu.nvidia.com": 16, "2gpu.nvidia.com": 9})}, "asks for 9 whole GPUs"},
+		"or something else":     {[]resourcev1.DeviceRequest{of(map[string]int64{"1gpu.nvidia.com": 16, "2mig.nvidia.com": 1})}, ""},
+		"beside alternatives":   {[]resourcev1.DeviceRequest{want("gpu.nvidia.com", 8), of(map[string]int64{"1gpu.nvidia.com": 1})}, "asks for 9 whole GPUs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: tt.requests}}
+			template := &resourcev1.ResourceClaimTemplate{Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}}
+			for what, message := range map[string]string{
+				"claim":    created(t, v, &resourcev1.ResourceClaim{Spec: spec}, "ResourceClaim", "resourceclaims", nil),
+				"template": created(t, v, template, "ResourceClaimTemplate", "resourceclaimtemplates", nil),
+			} {
+				if (message == "") != (tt.says == "") || !strings.Contains(message, tt.says) {
+					t.Errorf("the %s is told %q, want %q", what, message, tt.says)
+				}
+			}
+		})
+	}
+	for _, set := range []string{"admissionPolicy.largestNode=0", "admissionPolicy.create=false"} {
+		for _, p := range every[*admissionv1.ValidatingAdmissionPolicy](decode(t, render(t, valuesFrom("", set), reference).Manifest)) {
+			if strings.HasSuffix(p.Name, "-more-than-a-node") {
+				t.Errorf("%s makes the policy", set)
+			}
 		}
 	}
 }

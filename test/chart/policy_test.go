@@ -144,7 +144,7 @@ func TestPolicyKeepsPluginsToTheirNode(t *testing.T) {
 		"the same account elsewhere":     {request{admission.Create, plugin("other:gpu-dra-driver-kubelet-plugin", "node-a"), others, nil}, ""},
 		"another account of the release": {request{admission.Create, plugin("gpu-dra-driver:default", "node-a"), others, nil}, ""},
 	}
-	policy := compile(t, one[*admissionv1.ValidatingAdmissionPolicy](t, decode(t, render(t, valuesFrom(""), reference).Manifest)))
+	policy := compile(t, named(t, every[*admissionv1.ValidatingAdmissionPolicy](decode(t, render(t, valuesFrom(""), reference).Manifest)), "-own-slices"))
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			message := denied(t, policy, tt.request)
@@ -185,7 +185,7 @@ func TestPolicyFollowsNames(t *testing.T) {
 }
 
 func TestPolicyCoversEveryVersion(t *testing.T) {
-	policy := one[*admissionv1.ValidatingAdmissionPolicy](t, decode(t, render(t, valuesFrom(""), reference).Manifest))
+	policy := named(t, every[*admissionv1.ValidatingAdmissionPolicy](decode(t, render(t, valuesFrom(""), reference).Manifest)), "-own-slices")
 	rule := policy.Spec.MatchConstraints.ResourceRules[0]
 	covered := map[string]bool{}
 	for _, version := range rule.APIVersions {
