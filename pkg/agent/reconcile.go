@@ -56,8 +56,8 @@ func (a *Agent) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 		Engine: a.engine,
 		Owners: []reconcile.Owner{
 			leftover.Specs{Dir: a.specs},
-			leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName},
-			leftover.Metadata{Dir: a.stateDir(metadataDir)},
+			leftover.Unless{Owner: leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName}, Others: func() bool { return a.conflicts.Twin() }},
+			leftover.Unless{Owner: leftover.Metadata{Dir: a.stateDir(metadataDir)}, Others: func() bool { return a.conflicts.Twin() }},
 			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
 			migsteps.Owner{Instance: instance},
 			timeslicing.Owner{Executor: a.timeSlices},

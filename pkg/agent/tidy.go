@@ -56,10 +56,7 @@ func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
 	}
 	a.reconciler.Sweep(ctx)
 	var errs []error
-	// Nobody else is here, so every socket of ours is of a killed instance, however young.
-	for _, path := range a.leavings().Sockets() {
-		errs = append(errs, os.Remove(path))
-	}
+	a.leavings().RemoveDeadSockets(ctx)
 	if err := a.base.Remove(ctx); err != nil {
 		errs = append(errs, err)
 	}
@@ -96,8 +93,11 @@ func (a *Agent) nothingPrepared(ctx context.Context) bool {
 // the domains of the others would get new names.
 func (a *Agent) removable(ctx context.Context) []string {
 	names := []string{
-		holdersDir, timeSlicesDir, locksDir, metadataDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
+		holdersDir, timeSlicesDir, locksDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
 		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
+	}
+	if !a.conflicts.Twin() {
+		names = append(names, metadataDir)
 	}
 	whole, well := a.topologyIsWhole(), a.health.Well()
 	gone := (!whole || !well) && a.uninstalled(ctx)

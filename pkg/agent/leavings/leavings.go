@@ -35,9 +35,15 @@ type Dirs struct {
 
 // RemoveStaleSockets removes the sockets of instances that were killed. Nobody else does, and the
 // kubelet would dial each of them again and again.
-func (d Dirs) RemoveStaleSockets(ctx context.Context) {
-	for _, path := range d.Sockets() {
-		if !isStale(ctx, path) {
+func (d Dirs) RemoveStaleSockets(ctx context.Context) { d.removeSockets(ctx, socketAge) }
+
+// RemoveDeadSockets does so for who is the only instance: however young, none is about to listen. A
+// socket that somebody listens on is another driver's of the same name.
+func (d Dirs) RemoveDeadSockets(ctx context.Context) { d.removeSockets(ctx, 0) }
+
+func (d Dirs) removeSockets(ctx context.Context, age time.Duration) {
+	for _, path := range d.sockets() {
+		if !isStale(ctx, path, age) {
 			continue
 		}
 		err := os.Remove(path)
@@ -45,8 +51,8 @@ func (d Dirs) RemoveStaleSockets(ctx context.Context) {
 	}
 }
 
-// Sockets lists the sockets of this driver's instances, by the names that the library gives them.
-func (d Dirs) Sockets() []string {
+// sockets lists the sockets of this driver's instances, by the names that the library gives them.
+func (d Dirs) sockets() []string {
 	var paths []string
 	for dir, ours := range map[string]func(name string) bool{
 		d.Data: func(name string) bool {
@@ -69,10 +75,10 @@ func (d Dirs) Sockets() []string {
 	return paths
 }
 
-// isStale tells whether nobody listens on a socket that has been there for a while.
-func isStale(ctx context.Context, path string) bool {
+// isStale tells whether nobody listens on a socket that has been there for so long.
+func isStale(ctx context.Context, path string, age time.Duration) bool {
 	info, err := os.Lstat(path)
-	if err != nil || time.Since(info.ModTime()) < socketAge {
+	if err != nil || time.Since(info.ModTime()) < age {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)

@@ -22,15 +22,16 @@ func TestStaleSocketsAreRemoved(t *testing.T) {
 		path   string
 		listen bool
 		at     time.Time
-		stays  bool
+		// stays tells that it is left to another instance, lives that it is left at the end, too.
+		stays, lives bool
 	}{
-		{"killed, DRA", filepath.Join(d.Data, "dra-1.sock"), false, long, false},
-		{"killed, registration", filepath.Join(d.Registry, "gpu.nvidia.com-1-reg.sock"), false, long, false},
-		{"alive", filepath.Join(d.Data, "dra-2.sock"), true, long, true},
-		{"alive, registration", filepath.Join(d.Registry, "gpu.nvidia.com-2-reg.sock"), true, long, true},
-		{"not listening yet", filepath.Join(d.Data, "dra-3.sock"), false, time.Now(), true},
-		{"another driver's", filepath.Join(d.Registry, "other-reg.sock"), false, long, true},
-		{"not the library's", filepath.Join(d.Data, "x.sock"), false, long, true},
+		{"killed, DRA", filepath.Join(d.Data, "dra-1.sock"), false, long, false, false},
+		{"killed, registration", filepath.Join(d.Registry, "gpu.nvidia.com-1-reg.sock"), false, long, false, false},
+		{"alive", filepath.Join(d.Data, "dra-2.sock"), true, long, true, true},
+		{"alive, registration", filepath.Join(d.Registry, "gpu.nvidia.com-2-reg.sock"), true, long, true, true},
+		{"not listening yet", filepath.Join(d.Data, "dra-3.sock"), false, time.Now(), true, false},
+		{"another driver's", filepath.Join(d.Registry, "other-reg.sock"), false, long, true, true},
+		{"not the library's", filepath.Join(d.Data, "x.sock"), false, long, true, true},
 	}
 	for _, tc := range tests {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tc.path, Net: "unix"})
@@ -51,6 +52,12 @@ func TestStaleSocketsAreRemoved(t *testing.T) {
 	for _, tc := range tests {
 		if _, err := os.Lstat(tc.path); (err == nil) != tc.stays {
 			t.Errorf("%s: there afterwards is %t, want %t", tc.name, err == nil, tc.stays)
+		}
+	}
+	d.RemoveDeadSockets(t.Context())
+	for _, tc := range tests {
+		if _, err := os.Lstat(tc.path); (err == nil) != tc.lives {
+			t.Errorf("%s: there at the end is %t, want %t", tc.name, err == nil, tc.lives)
 		}
 	}
 }

@@ -137,8 +137,11 @@ func (w *Watch) sameSlices() error {
 }
 
 // Twin tells whether a driver of the same name is there, whatever follows from that: it uses the
-// same directory.
+// same directory. A nil Watch knows of none.
 func (w *Watch) Twin() bool {
+	if w == nil {
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.twin

@@ -131,3 +131,18 @@ func (Metadata) Accounts(r *journal.Record, t reconcile.Thing) bool {
 func (m Metadata) Remove(_ context.Context, t reconcile.Thing) error {
 	return os.RemoveAll(filepath.Join(m.Dir, t.ID))
 }
+
+// Unless has an owner find nothing while others tells that there are things of another driver among
+// its own: both take them from the library that they share, by the same names.
+type Unless struct {
+	reconcile.Owner
+	Others func() bool
+}
+
+// Things implements reconcile.Owner.
+func (u Unless) Things(ctx context.Context) ([]reconcile.Thing, error) {
+	if u.Others() {
+		return nil, nil
+	}
+	return u.Owner.Things(ctx)
+}

@@ -118,3 +118,21 @@ func TestDirectoriesThatCannotBeRead(t *testing.T) {
 		}
 	}
 }
+
+func TestUnless(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "default_claim"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	others := true
+	o := leftover.Unless{Owner: leftover.Metadata{Dir: dir}, Others: func() bool { return others }}
+	clear(t, o)
+	if diff := cmp.Diff([]string{"default_claim"}, names(t, dir)); diff != "" {
+		t.Errorf("beside another driver (-want +got):\n%s", diff)
+	}
+	others = false
+	clear(t, o)
+	if left := names(t, dir); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}

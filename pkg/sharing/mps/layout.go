@@ -111,18 +111,12 @@ func (l Layout) Remove() (removed bool, err error) {
 	return true, nil
 }
 
-// empty removes everything, the lock last: from then on it keeps nobody off, and what somebody puts
-// there stays.
+// empty removes what is of this driver, the lock last: from then on it keeps nobody off, and what
+// somebody puts there stays. So does what NVIDIA's driver of the same name has there for its daemons.
 func (l Layout) empty() error {
-	entries, err := os.ReadDir(string(l))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if path := filepath.Join(string(l), e.Name()); path != l.LifeLock() {
-			if err := os.RemoveAll(path); err != nil {
-				return err
-			}
+	for _, path := range []string{l.Socket(), l.Devices(), l.Daemons()} {
+		if err := os.RemoveAll(path); err != nil {
+			return err
 		}
 	}
 	if err := os.Remove(l.LifeLock()); err != nil {

@@ -61,6 +61,17 @@ func TestRemove(t *testing.T) {
 	if removed, err := alive.Remove(); err != nil || !removed {
 		t.Errorf("after the container's end: %t, %v", removed, err)
 	}
+	// NVIDIA's driver has its daemons in the same place.
+	theirs := used(t, "life.lock", "claim-12345/shm/live")
+	if removed, err := theirs.Remove(); err != nil || !removed {
+		t.Errorf("beside another driver's daemons: %t, %v", removed, err)
+	}
+	if left, err := os.ReadDir(string(theirs)); err != nil || len(left) != 1 {
+		t.Errorf("left beside another driver's daemons: %v, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(string(theirs), "claim-12345", "shm", "live")); err != nil {
+		t.Error(err)
+	}
 	if removed, err := mps.Layout("/proc/self/stat/mps").Remove(); err == nil || removed {
 		t.Errorf("where nothing can be: %t, %v", removed, err)
 	}
