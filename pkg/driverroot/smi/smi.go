@@ -21,6 +21,8 @@ var (
 	ErrNotSupported = errors.New("not supported")
 	// ErrGone: the GPU is lost or not there.
 	ErrGone = errors.New("the GPU does not answer or is not there")
+	// ErrHung: the tool was killed and does not end, so it hangs in the driver.
+	ErrHung = errors.New("nvidia-smi was killed and does not end: the GPU driver hangs")
 	// ErrNoTool: the driver root lacks nvidia-smi or NVML: the driver was removed or is incomplete.
 	ErrNoTool = errors.New("nvidia-smi cannot be run")
 )
@@ -41,8 +43,16 @@ type Tool struct {
 	Root string
 }
 
+const (
+	// drain is how long what a tool that was killed started may keep its output open.
+	drain = time.Second
+	// dying is how long a tool that was killed is waited for: in a call to a driver that does not return
+	// it stays, whoever kills it, and who waits for it has a GPU locked.
+	dying = 3 * time.Second
+)
+
 // Run runs the tool with arguments until it ends, the context does, or the limit is over: it is
-// killed then. Errors wrap ErrNotSupported, ErrGone or ErrNoTool where they are such, and have the
+// killed then. ErrHung is wrapped where it stays all the same. Errors wrap ErrNotSupported, ErrGone or ErrNoTool where they are such, and have the
 // tool's words.
 func (t Tool) Run(ctx context.Context, limit time.Duration, args ...string) error {
 	tool, err := driverroot.Find(t.Root, driverroot.ProgramDirs(), "nvidia-smi")
@@ -59,10 +69,35 @@ func (t Tool) Run(ctx context.Context, limit time.Duration, args ...string) erro
 	// The tool opens NVML by its bare name. Preloaded it is found, while a search path would also
 	// offer the driver root's C library, which may not fit this image's loader.
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+library)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = drain
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	return explain(ctx, cmd.Run(), out.String())
+	ended, err := within(ctx, dying, cmd.Run)
+	if !ended {
+		// Its output is still being written.
+		return fmt.Errorf("%w (%w)", ErrHung, context.Cause(ctx))
+	}
+	return explain(ctx, err, out.String())
+}
+
+// within gives what run gives; ended is false where run has not returned so long after the context
+// ended. It goes on then, and nobody waits for it.
+func within(ctx context.Context, grace time.Duration, run func() error) (ended bool, err error) {
+	done := make(chan error, 1)
+	go func() { done <- run() }()
+	select {
+	case err := <-done:
+		return true, err
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return true, err
+	case <-timer.C:
+		return false, nil
+	}
 }
 
 // maxOutput bounds what of the tool's words goes into a message.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -110,6 +111,33 @@ func TestLimit(t *testing.T) {
 	if err := tool.Run(t.Context(), time.Millisecond); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
+}
+
+// Who waits for a tool that nobody can end is let go.
+func TestWithin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := errors.New("failed")
+		for name, row := range map[string]struct {
+			takes time.Duration
+			ended bool
+			after time.Duration
+		}{
+			"at once":              {0, true, 0},
+			"in time":              {time.Minute, true, time.Minute},
+			"when it was killed":   {62 * time.Second, true, 62 * time.Second},
+			"never, for all it is": {time.Hour, false, 63 * time.Second},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			begin := time.Now()
+			ended, err := within(ctx, dying, func() error { time.Sleep(row.takes); return failed })
+			if ended != row.ended || ended != errors.Is(err, failed) || time.Since(begin) != row.after {
+				t.Errorf("%s: %t, %v after %s", name, ended, err, time.Since(begin))
+			}
+			cancel()
+		}
+		// What nobody waits for ends, too.
+		time.Sleep(2 * time.Hour)
+	})
 }
 
 func ok(t testing.TB, err error) {
