@@ -99,10 +99,13 @@ func (k *Keeper) Look(ctx context.Context) {
 func (k *Keeper) see(ctx context.Context, p Patient) (why string, err error) {
 	note, err := k.Notes.load(p.GPU.PCI, p.GPU.UUID)
 	if !p.wants() {
-		if note.Attempts > 0 && time.Since(note.Begun) > wellFor {
-			err = k.Notes.forget(p.GPU.PCI)
+		// A note that a loss of power tore keeps no GPU that is well from a reset in years.
+		if err != nil || note.Attempts > 0 && time.Since(note.Begun) > wellFor {
+			if err := k.Notes.forget(p.GPU.PCI); err != nil {
+				klog.FromContext(ctx).Error(err, "Resets of long ago are not forgotten", "gpu", p.GPU.PCI)
+			}
 		}
-		return "", err
+		return "", nil
 	}
 	if err != nil {
 		return "", err

@@ -212,6 +212,15 @@ func TestNotWanted(t *testing.T) {
 		}
 	}
 	w := newWard(t)
+	damage(w)
+	w.patient.Severity, w.patient.Action.Value = health.Ignore, health.ActionNone
+	if n, why := w.look(); n != 0 || why != "" {
+		t.Errorf("well, with a note that is damaged: %d resets, %q", n, why)
+	}
+	if n := mustLoad(t, w.Notes, w.patient.GPU.PCI, "GPU-1"); n.Attempts != 0 {
+		t.Errorf("its note: %+v", n)
+	}
+	w = newWard(t)
 	w.patient.Action.Value = 4
 	if n, _ := w.look(); n != 1 {
 		t.Error("drain-and-reset is a reset, too")
