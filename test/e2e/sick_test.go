@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -157,8 +158,10 @@ func fallenOff(s *scene) {
 	_, had := s.start("victim", islands, request{})
 	user, _ := s.start("user", islands, request{count: 2})
 	s.claimSays("victim", metav1.ConditionTrue, "Healthy")
+	begun := time.Now()
 	reset := s.fail(islands, had[0].UUID, 79)
 	s.podSays("victim", corev1.ResourceHealthStatusUnhealthy, "claim:gpu", "XID 79", "fallen off the PCI bus", "Drain the node")
+	s.Logf("the pod's status says so at most %s after the error", time.Since(begun).Round(time.Millisecond))
 	out, err := s.kubectl(s.Context(), "get", "pod", "victim", "-n", s.namespace, "-o", "yaml")
 	if text := string(out); err != nil || !strings.Contains(text, "allocatedResourcesStatus:") || !strings.Contains(text, "health: Unhealthy") {
 		s.Errorf("kubectl get pod: %v\n%s", err, text)

@@ -299,7 +299,7 @@ func taints(_ context.Context, c Cluster, r *finding.Report) {
 			if d.Driver == c.Driver {
 				r.Add(finding.Finding{
 					Subject: "node " + d.Node, Check: "health", Severity: finding.Warning, Message: fmt.Sprintf("device %s is tainted %s=%s:%s", d.Name, t.Key, t.Value, t.Effect),
-					Why: "claims without a toleration do not get it", Fix: "docs/operations.md says what each taint means and how it ends",
+					Why: "claims without a toleration do not get it", Fix: "docs/health.md lists by taint what to do and how it ends",
 				})
 			}
 		}

@@ -43,7 +43,7 @@ type run struct {
 
 // Parts are the names of the measurements, in their order.
 func Parts() []string {
-	return []string{"memory", "prepare", "metadata", "small", "callers", "starts", "presets", "partitions", "placement", "idle"}
+	return []string{"memory", "prepare", "metadata", "small", "callers", "starts", "presets", "partitions", "placement", "health", "idle"}
 }
 
 // Run measures everything and writes a report. It takes about five minutes.
@@ -143,6 +143,7 @@ func (r *run) parts(ctx context.Context) error {
 		{"presets", r.presets},
 		{"partitions", r.partitions},
 		{"placement", r.placement},
+		{"health", r.health},
 	} {
 		if !r.Only[part.name] {
 			continue
