@@ -152,9 +152,6 @@ func (p *Plugin) CPU() (time.Duration, error) { return readCPU(p.process.cmd.Pro
 // IO is what the process has written so far.
 func (p *Plugin) IO() (IO, error) { return readIO(p.process.cmd.Process.Pid) }
 
-// CPU is the processor time that the process used so far, its children's not included.
-func (p *Plugin) CPU() (time.Duration, error) { return readCPU(p.process.cmd.Process.Pid) }
-
 // Stop ends the plugin as a kubelet would, and waits until it is not registered any more.
 func (p *Plugin) Stop(ctx context.Context) error {
 	const limit = 45 * time.Second

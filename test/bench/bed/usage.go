@@ -137,34 +137,3 @@ func Files(dirs ...string) (map[string]int64, error) {
 	}
 	return sizes, nil
 }
-
-// ticks is the number of clock ticks a second that /proc counts in, on every Linux of today.
-const ticks = 100
-
-// readCPU reads /proc/PID/stat: user and system time of all threads, those that ended included.
-func readCPU(pid int) (time.Duration, error) {
-	path := fmt.Sprintf("/proc/%d/stat", pid)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("usage of a process: %w", err)
-	}
-	return parseCPU(path, text)
-}
-
-// parseCPU reads the text of such a file. The program's name, in brackets, may hold anything.
-func parseCPU(path string, text []byte) (time.Duration, error) {
-	const user, system = 11, 12
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) <= system {
-		return 0, fmt.Errorf("%s: %w: %q", path, errProc, text)
-	}
-	var sum uint64
-	for _, i := range []int{user, system} {
-		n, err := strconv.ParseUint(fields[i], 10, 62)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w: %w", path, errProc, err)
-		}
-		sum += n
-	}
-	return time.Duration(sum) * time.Second / ticks, nil
-}

@@ -1,7 +1,6 @@
 package bed
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -133,20 +132,5 @@ func TestFiles(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]int64{path: 5}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
-	}
-}
-
-func TestParseCPU(t *testing.T) {
-	got, err := parseCPU("f", []byte("12 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 5"))
-	if err != nil || got != 3*time.Second {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, text := range []string{"", "12 (a) S 1 2", "12 (a) S 1 2 3 4 5 6 7 8 9 10 x 50 0", "12 (a) S 1 2 3 4 5 6 7 8 9 10 1 -5 0"} {
-		if got, err := parseCPU("f", []byte(text)); !errors.Is(err, errProc) {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
-	}
-	if _, err := readCPU(os.Getpid()); err != nil {
-		t.Error(err)
 	}
 }

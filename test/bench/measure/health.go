@@ -33,9 +33,6 @@ type Health struct {
 	Offered sample.Series
 	// BurstWrites are the writes of slices for each burst of errors of one GPU.
 	BurstWrites []int
-	// CPU is the share of one core that the plugin used in Watched without a fault.
-	CPU     float64
-	Watched time.Duration
 }
 
 // TimeHealth has GPUs of a machine, on which no plugin runs, fall ill and get well, one after the other.
@@ -195,19 +192,6 @@ func avoided(slice *resourceapi.ResourceSlice, name string) (has, found bool) {
 	return false, false
 }
 
-// watchCPU measures the share of a core that an idle plugin takes.
-func watchCPU(ctx context.Context, p *bed.Plugin, during time.Duration) (float64, error) {
-	before, err := p.CPU()
-	if err != nil {
-		return 0, err
-	}
-	if err := pause(ctx, during); err != nil {
-		return 0, err
-	}
-	after, err := p.CPU()
-	return (after - before).Seconds() / during.Seconds(), err
-}
-
 // String is the result as Markdown.
 func (h Health) String() string {
 	t := sample.NewTable("from … to …", "p50, ms", "p99, ms", "times")
@@ -225,40 +209,21 @@ func (h Health) String() string {
 	for _, n := range h.BurstWrites {
 		writes = append(writes, strconv.Itoa(n))
 	}
-	text := fmt.Sprintf("### Health\n\n%s\nWrites of slices for %d errors of one GPU that came at once: %s.\n", t, burst, strings.Join(writes, ", "))
-	if h.Watched > 0 {
-		text += fmt.Sprintf("CPU of a plugin without work, that watches 8 GPUs: %.2f %% of a core in %.0f s.\n", 100*h.CPU, h.Watched.Seconds())
-	}
-	return text
+	return fmt.Sprintf("### Health\n\n%s\nWrites of slices for %d errors of one GPU that came at once: %s.\n", t, burst, strings.Join(writes, ", "))
 }
 
-// health measures with a plugin of its own, and then one that has nothing to do.
+// health measures with a plugin of its own.
 func (r *run) health(ctx context.Context) error {
 	m, err := r.machine(ctx, r.api)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	h, err := TimeHealth(ctx, r.api, m, r.Rounds*4)
+	const perRound = 4
+	h, err := TimeHealth(ctx, r.api, m, r.Rounds*perRound)
 	if err != nil {
 		return err
 	}
-	p, err := m.Start(ctx, bed.Options{})
-	if err != nil {
-		return err
-	}
-	if _, err := p.Published(ctx); err != nil {
-		return err
-	}
-	// The publisher looks again for half a minute after a registration.
-	const settle, watched = 40 * time.Second, time.Minute
-	if err := pause(ctx, settle); err != nil {
-		return err
-	}
-	if h.CPU, err = watchCPU(ctx, p, watched); err != nil {
-		return err
-	}
-	h.Watched = watched
 	r.report("%s", h)
-	return p.Stop(ctx)
+	return nil
 }
