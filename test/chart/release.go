@@ -57,7 +57,8 @@ func (c *Cluster) Install(ctx context.Context, r Release) (string, error) {
 	install := action.NewInstall(c.config)
 	install.ReleaseName, install.Namespace, install.CreateNamespace = r.Name, r.Namespace, true
 	install.WaitStrategy, install.Timeout = c.strategy(), c.timeout()
-	install.TakeOwnership = r.TakeOwnership
+	// Who takes over an object takes over its fields.
+	install.TakeOwnership, install.ForceConflicts = r.TakeOwnership, r.TakeOwnership
 	released, err := install.RunWithContext(ctx, loaded, merged)
 	if err != nil {
 		return "", fmt.Errorf("install release %s: %w", r.Name, err)
@@ -79,7 +80,7 @@ func (c *Cluster) Upgrade(ctx context.Context, r Release) (string, error) {
 	upgrade := action.NewUpgrade(c.config)
 	upgrade.Namespace, upgrade.ResetValues = r.Namespace, true
 	upgrade.WaitStrategy, upgrade.Timeout = c.strategy(), c.timeout()
-	upgrade.TakeOwnership = r.TakeOwnership
+	upgrade.TakeOwnership, upgrade.ForceConflicts = r.TakeOwnership, r.TakeOwnership
 	released, err := upgrade.RunWithContext(ctx, r.Name, loaded, merged)
 	if err != nil {
 		return "", fmt.Errorf("upgrade release %s: %w", r.Name, err)
