@@ -115,7 +115,9 @@ func (s *Sharing) Limit(ctx context.Context, r hook.Request) error { return s.se
 // instance may prepare claims so for as long as an update takes.
 func (s *Sharing) Run(ctx context.Context) {
 	for !s.Needed(s.journal) {
-		if !wait(ctx, s.server.Interval) {
+		// All records are read for that. A hook waits for as long.
+		const rarely = 10
+		if !wait(ctx, rarely*s.server.Interval) {
 			return
 		}
 	}
