@@ -33,7 +33,7 @@ build: ## Build the programs into bin/
 
 .PHONY: packages
 packages: ## Install the Debian packages that tests and demo need
-	@missing=""; for p in runc busybox-static gcc libc6-dev libseccomp-dev pkg-config iproute2 openssl; do \
+	@missing=""; for p in jq runc busybox-static gcc libc6-dev libseccomp-dev pkg-config iproute2 openssl; do \
 	  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then echo "==> installing$$missing"; \
 	  apt-get install -y --no-install-recommends $$missing >/dev/null 2>&1 || \

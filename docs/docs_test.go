@@ -247,6 +247,23 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
+// TestRecordedSeries holds the names of series that rules record against the chart's rules.
+func TestRecordedSeries(t *testing.T) {
+	rules := read(t, "deployments/helm/gpu-dra-driver/files/rules.yaml")
+	seen := 0
+	for name, text := range pages(t) {
+		for _, series := range all(`\b([a-z_]+:gpu_[a-z_]+:[a-z0-9]+)\b`, text) {
+			seen++
+			if !strings.Contains(rules, "record: "+series+"\n") {
+				t.Errorf("%s: no rule records %s", name, series)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no page names a recorded series")
+	}
+}
+
 // TestReasons wants help for every Event and for every reason of a failed call.
 func TestReasons(t *testing.T) {
 	help := read(t, "docs/troubleshooting.md") + read(t, "docs/operations.md")

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -52,11 +53,39 @@ func faultyGPU(p *pack) {
 	if uuid == "" {
 		p.Fatalf("%s has no device %s", cluster.NodeName(islands), device)
 	}
-	p.create(newPod("waits", islands, request{cel: is("uuid", uuid)}))
-	p.unallocatable("waits")
-	p.prints(p.kubectlGPU("", "explain", "pod", "waits"), "example.com/faulty")
+	// A scheduler that has not seen the rule yet places the pod: it is taken away, and the next one waits.
+	name := "waits"
+	for tries := 1; ; tries++ {
+		p.create(newPod(name, islands, request{cel: is("uuid", uuid)}))
+		if !p.placed(name) {
+			break
+		}
+		p.remove(name)
+		name = fmt.Sprintf("waits-%d", tries)
+	}
+	p.unallocatable(name)
+	p.prints(p.kubectlGPU("", "explain", "pod", name), "example.com/faulty")
 	p.must(rules.Delete(p.Context(), rule.Name, metav1.DeleteOptions{}))
-	p.holds(p.running("waits")[0], 1)
+	p.holds(p.running(name)[0], 1)
+}
+
+// placed waits until the scheduler has decided about a pod, and tells whether it found a place.
+func (s *scene) placed(name string) (placed bool) {
+	s.Helper()
+	s.must(rig.Wait(s.Context(), podLimit, "the scheduler has looked at pod "+name, func(ctx context.Context) (string, error) {
+		pod, err := s.client.CoreV1().Pods(s.namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && (c.Status == corev1.ConditionTrue || c.Reason == corev1.PodReasonUnschedulable) {
+				placed = c.Status == corev1.ConditionTrue
+				return "", nil
+			}
+		}
+		return "it has not", nil
+	}))
+	return placed
 }
 
 // twoTeams counts what each team claims by class.
