@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -33,13 +34,16 @@ sharing:
       - %s
       - %s
 `, replicas, s.gpu(cube, 0), s.gpu(cube, 1))
-	s.with(rig.Values{
+	values := rig.Values{
 		"sharing.mps.enabled": "true", "sharing.mps.shmSize": "16m",
 		"sharing.devicePluginConfig": pluginConfig, "sharing.failRequestsGreaterThanOne": "true",
 		"deviceClasses.extendedResourceName": "", "deviceClasses.sharedExtendedResourceName": extended,
-	})
+	}
+	maps.Copy(values, enforcedShares())
+	s.with(values)
 	for name, test := range map[string]func(*scene){
 		"MPS": sharedByMPS, "time slices": timeSliced, "device plugin config": replicated,
+		"kills": killedByMPS, "never ready": neverReady, "spill and reboot": spills,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,8 +118,7 @@ func (s *scene) shares(node, number int, want gpusim.Sharing) {
 // notices. The next pod on the GPU finds nothing of it.
 func sharedByMPS(s *scene) {
 	uuid := s.gpu(islands, 0)
-	s.create(computing("mps", islands, uuid, `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
-		"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 25, "defaultPinnedDeviceMemoryLimit": "1Gi"}}}`))
+	s.create(computing("mps", islands, uuid, byMPSWith(25, "1Gi")))
 	pod := s.running("mps")[0]
 	s.says("mps", "uuid="+uuid, "compute_mode=3", "thread_percentage=25.0", "pinned_limit=1024")
 	s.says("mps", "total=500")
