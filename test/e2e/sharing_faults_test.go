@@ -25,7 +25,7 @@ import (
 
 // retryLimit bounds what waits for the kubelet to repeat a failed prepare, which it does after 60
 // to 90 seconds.
-const retryLimit = 3 * time.Minute
+const retryLimit = 5 * time.Minute
 
 // byMPSWith is a configuration with so many per cent of the threads and so much memory.
 func byMPSWith(threads int, memory string) string {
@@ -105,7 +105,7 @@ func killedByMPS(s *scene) {
 	s.nodeEvent("MPSDaemonRestarted", device)
 	s.runAgain(podLimit, before)
 	s.says("killed", limits...)
-	s.tries("killed", 1549, "CUDA_ERROR_OUT_OF_MEMORY")
+	s.tries("killed", 2049, "CUDA_ERROR_OUT_OF_MEMORY", "pinned memory limit of 2048 MiB")
 	s.remove("killed", "beside")
 	for _, number := range []int{2, 3} {
 		s.shares(islands, number, gpusim.Sharing{})

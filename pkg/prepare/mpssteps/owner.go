@@ -54,7 +54,7 @@ func (o Owner) Remove(ctx context.Context, t reconcile.Thing) error {
 	if err := o.Step.release(ctx, e.Where, e); err != nil {
 		return err
 	}
-	// Without a GPU driver the note stays, for the compute mode.
+	// Without the GPU or its driver the note stays, for the compute mode.
 	if _, found, err = (ledger{o.Step.Layout}).read(t.ID); err == nil && found {
 		return reconcile.ErrLater
 	}

@@ -195,8 +195,9 @@ func (s Step) release(ctx context.Context, p params, e entry) error {
 		return err
 	}
 	err := s.restore(ctx, p, e)
-	if errors.Is(err, inventory.ErrNoDriver) {
-		// No pod must wait for a GPU driver. The mode is put back when there is one.
+	if errors.Is(err, inventory.ErrNoDriver) || errors.Is(err, inventory.ErrLost) {
+		// No pod must wait for a GPU or its driver. The mode is put back when they are there: a GPU
+		// that comes back without a reset may have kept it.
 		return l.write(p.Device, e)
 	}
 	if err != nil {
@@ -241,7 +242,7 @@ func (s Step) restore(ctx context.Context, p params, e entry) error {
 }
 
 func unlessGone(err error) error {
-	if slices.ContainsFunc([]error{inventory.ErrNoSuchGPU, inventory.ErrLost, inventory.ErrNotSupported}, func(target error) bool { return errors.Is(err, target) }) {
+	if slices.ContainsFunc([]error{inventory.ErrNoSuchGPU, inventory.ErrNotSupported}, func(target error) bool { return errors.Is(err, target) }) {
 		return nil
 	}
 	return err

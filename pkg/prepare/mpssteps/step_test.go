@@ -193,7 +193,7 @@ func TestAModeThatIsRefused(t *testing.T) {
 	must(t, r.undo(t, a))
 }
 
-// Nothing about a lost GPU keeps a pod from ending.
+// Nothing about a lost GPU keeps a pod from ending, and the mode is put back when it is well.
 func TestLostGPU(t *testing.T) {
 	r := newRig(t)
 	r.live(t)
@@ -203,6 +203,20 @@ func TestLostGPU(t *testing.T) {
 	must(t, r.undo(t, a))
 	if len(r.running) != 0 {
 		t.Errorf("daemons %v", r.running)
+	}
+	o := mpssteps.Owner{Step: r.step()}
+	things, err := o.Things(t.Context())
+	must(t, err)
+	if len(things) != 1 {
+		t.Fatalf("things %+v", things)
+	}
+	if err := o.Remove(t.Context(), things[0]); !errors.Is(err, reconcile.ErrLater) {
+		t.Errorf("while it is lost: %v", err)
+	}
+	r.lost[0] = false
+	must(t, o.Remove(t.Context(), things[0]))
+	if r.modes["GPU-0"] != byDefault {
+		t.Errorf("mode %s", r.modes["GPU-0"])
 	}
 }
 

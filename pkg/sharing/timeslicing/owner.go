@@ -89,5 +89,12 @@ func (o Owner) Remove(ctx context.Context, thing reconcile.Thing) error {
 	if err != nil {
 		return fmt.Errorf("encode a user of GPU %s: %w", entry.PCI, err)
 	}
-	return o.Executor.Undo(ctx, params, nil)
+	if err := o.Executor.Undo(ctx, params, nil); err != nil {
+		return err
+	}
+	// While the GPU or its driver is gone the entry stays.
+	if entry, err = o.Executor.Users.get(entry.stepParams); err == nil && entry != nil {
+		return reconcile.ErrLater
+	}
+	return err
 }

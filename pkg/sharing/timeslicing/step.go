@@ -85,8 +85,9 @@ func (e Executor) Do(ctx context.Context, params jsontext.Value) (jsontext.Value
 	return nil, e.Users.put(entry)
 }
 
-// Undo forgets the claim and, if it was the last on its GPU, puts the interval back. What cannot
-// be put back because the GPU has no such setting or is gone does not hold the claim.
+// Undo forgets the claim and, if it was the last on its GPU, puts the interval back. A GPU without
+// such a setting does not hold the claim, nor does one that is gone: its entry stays until the
+// interval can be put back, for the reconciler, since a GPU that comes back may have kept it.
 func (e Executor) Undo(ctx context.Context, params, _ jsontext.Value) error {
 	p, err := decode(params)
 	if err != nil {
@@ -102,23 +103,24 @@ func (e Executor) Undo(ctx context.Context, params, _ jsontext.Value) error {
 	}
 	// A reboot has put everything back.
 	if own.Boot == e.Users.boot && len(others) == 0 {
-		if err := e.reset(ctx, p); err != nil {
+		if done, err := e.reset(ctx, p); err != nil || !done {
 			return err
 		}
 	}
 	return e.Users.remove(p)
 }
 
-func (e Executor) reset(ctx context.Context, p stepParams) error {
-	err := e.Setter.SetTimeSlice(ctx, p.GPUUUID, configapi.DefaultTimeSlice)
+// reset tells whether the interval is the default again, or needs not be.
+func (e Executor) reset(ctx context.Context, p stepParams) (done bool, err error) {
+	err = e.Setter.SetTimeSlice(ctx, p.GPUUUID, configapi.DefaultTimeSlice)
 	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, ErrNotSupported), errors.Is(err, ErrGone), errors.Is(err, ErrNoTool):
-		klog.FromContext(ctx).Info("The time slice is not put back", "gpu", p.PCI, "reason", err.Error())
-		return nil
+	case err == nil, errors.Is(err, ErrNotSupported):
+		return true, nil
+	case errors.Is(err, ErrGone), errors.Is(err, ErrNoTool):
+		klog.FromContext(ctx).Info("The time slice is not put back yet", "gpu", p.PCI, "reason", err.Error())
+		return false, nil
 	}
-	return fmt.Errorf("put the time slice of GPU %s back to %s: %w", p.PCI, configapi.DefaultTimeSlice, err)
+	return false, fmt.Errorf("put the time slice of GPU %s back to %s: %w", p.PCI, configapi.DefaultTimeSlice, err)
 }
 
 func decode(params jsontext.Value) (stepParams, error) {

@@ -15,6 +15,7 @@ import (
 
 	configapi "github.com/gpu-dra/driver/api/resource/v1beta1"
 	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/reconcile"
 )
 
 func ok(t testing.TB, err error) {
@@ -144,13 +145,14 @@ func TestWhatIsLeftOverDoesNotCount(t *testing.T) {
 
 func TestWhatCannotBePutBackDoesNotHoldTheClaim(t *testing.T) {
 	for name, tt := range map[string]struct {
-		fail  error
-		holds bool
+		fail error
+		// holds: the claim cannot be undone; later: the interval can be put back afterwards.
+		holds, later bool
 	}{
-		"not supported":  {ErrNotSupported, false},
-		"lost":           {ErrGone, false},
-		"driver removed": {ErrNoTool, false},
-		"no permission":  {errors.New("exit status 4"), true},
+		"not supported":  {ErrNotSupported, false, false},
+		"lost":           {ErrGone, false, true},
+		"driver removed": {ErrNoTool, false, true},
+		"no permission":  {errors.New("exit status 4"), true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t)
@@ -160,10 +162,20 @@ func TestWhatCannotBePutBackDoesNotHoldTheClaim(t *testing.T) {
 			if err := m.unprepare(t, w); (err != nil) != tt.holds {
 				t.Fatalf("undone: %v", err)
 			}
+			owner := Owner{Executor: m.executor()}
+			things, err := owner.Things(t.Context())
+			ok(t, err)
+			if !tt.holds && tt.later {
+				if err := owner.Remove(t.Context(), things[0]); !errors.Is(err, reconcile.ErrLater) {
+					t.Errorf("while the GPU is gone: %v", err)
+				}
+			}
 			m.fail = nil
 			m.took()
-			ok(t, m.unprepare(t, w))
-			if tt.holds {
+			for _, thing := range things {
+				ok(t, owner.Remove(t.Context(), thing))
+			}
+			if tt.later {
 				m.expect(t, "later", "GPU-1 Default")
 			} else {
 				m.expect(t, "later")
