@@ -46,6 +46,7 @@ func Cleanup(ctx context.Context, c *config.Config, version string, force bool) 
 	if err := a.recover(ctx); err != nil {
 		return err
 	}
+	a.lookForTwin(ctx)
 	a.firstScan(ctx, ctx)
 	a.enterLost(ctx)
 	if err := a.undoAll(ctx, force); err != nil {

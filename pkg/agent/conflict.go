@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,4 +60,24 @@ func (a *Agent) succeed(ctx context.Context) {
 	if err := a.taintTaken(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "It is not known which devices a former driver's claims have")
 	}
+}
+
+// lookForTwin looks once whether another driver of this name listens, for who has no API server, and
+// knows that no plugin of this driver runs.
+func (a *Agent) lookForTwin(ctx context.Context) {
+	nothing := func(context.Context) {}
+	a.conflicts = guard.New(guard.Config{
+		Own: conflict.Own{Driver: a.config.DriverName}, Reporter: a.reporter,
+		Looker:  &look.Looker{Nodes: unknown{}, Registry: a.config.KubeletRegistryDir, Driver: a.config.DriverName},
+		Changed: nothing, Gone: nothing, Hold: func(error) {},
+	})
+	a.conflicts.Look(ctx)
+}
+
+// unknown is an API server that cannot be asked.
+type unknown struct{}
+
+// Get implements look.NodeGetter.
+func (unknown) Get(context.Context, string, metav1.GetOptions) (*corev1.Node, error) {
+	return nil, errors.New("there is no API server")
 }

@@ -40,6 +40,7 @@ func TestTheOtherDriverStillServes(t *testing.T) {
 		writeCheckpoint(t, b, claim, was, board.UUID),
 		filepath.Join(b.CDIDir(), fmt.Sprintf("%s_metadata_%s_%s.json", process.Driver, claim.UID, process.Request)),
 		filepath.Join(b.DataDir(), "mps", "daemon", "shm", "live"),
+		filepath.Join(b.DataDir(), "dra-device-metadata", "default_theirs", "metadata.json"),
 	}
 	for _, path := range theirs[1:] {
 		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -72,6 +73,10 @@ func TestTheOtherDriverStillServes(t *testing.T) {
 		p.Terminate()
 		untouched()
 	}
+	if out, err := b.Cleanup(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	untouched()
 	b.Start(settings...)
 	late := b.Allocated("late", []int{2})
 	refused(t, b, late, "another DRA driver for GPUs")
