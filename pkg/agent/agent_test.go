@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -15,17 +14,11 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/config"
-	"github.com/gpu-dra/driver/pkg/device"
-	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/inventorytest"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/metrics"
-	"github.com/gpu-dra/driver/pkg/topology"
 	"github.com/gpu-dra/driver/test/kubeapi"
 	"github.com/gpu-dra/driver/test/kubelet"
 	"github.com/gpu-dra/driver/test/loopback"
@@ -183,117 +176,6 @@ func TestRunRefuses(t *testing.T) {
 		})
 	}
 }
-
-// ofSnapshot is an agent that has seen the snapshot, whose own parts are at rest.
-func ofSnapshot(t *testing.T, s inventory.Snapshot) *Agent {
-	t.Helper()
-	a := &Agent{config: config.Default(), metrics: metrics.New("v1")}
-	a.config.NodeName = "node-1"
-	quiet := quiet{s}
-	a.catalog = catalog.New(catalog.Config{
-		DriverName: a.config.DriverName, Pool: a.config.NodeName, Scanner: quiet, Memory: quiet,
-		Derive: derive(a.offers(), a.conditions), Reporter: quiet, Meter: a.metrics, Changed: func(*catalog.View) {},
-	})
-	if err := a.catalog.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-// quiet is hardware that does not change, and those who are told.
-type quiet struct{ snapshot inventory.Snapshot }
-
-func (q quiet) Scan(context.Context) (inventory.Snapshot, error) { return q.snapshot, nil }
-func (quiet) Load() (topology.Memory, error)                     { return topology.Memory{}, nil }
-func (quiet) Save(topology.Memory) (bool, error)                 { return false, nil }
-func (quiet) Hardware(context.Context, inventory.Snapshot)       {}
-func (quiet) Hung(context.Context, error)                        {}
-func (quiet) Withheld(context.Context, []device.Withheld)        {}
-func (quiet) Omitted(context.Context, []device.Omission)         {}
-
-func TestDriverNote(t *testing.T) {
-	sick := inventorytest.T4()
-	sick.Unusable = []inventory.Unusable{{PCI: sick.GPUs[0].PCI, Reason: "lost"}, {PCI: sick.GPUs[1].PCI, Reason: "vfio"}}
-	for name, row := range map[string]struct {
-		snapshot inventory.Snapshot
-		words    []string
-	}{
-		"well":   {inventorytest.T4(), nil},
-		"sick":   {sick, []string{sick.GPUs[0].PCI.String() + ": lost", sick.GPUs[1].PCI.String() + ": vfio"}},
-		"absent": {inventory.Snapshot{Driver: inventory.Driver{Missing: "no library there"}}, []string{"no library there"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			err := ofSnapshot(t, row.snapshot).driverNote(t.Context())
-			if (err == nil) != (row.words == nil) {
-				t.Fatal(err)
-			}
-			for _, w := range row.words {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q does not say %q", err, w)
-				}
-			}
-		})
-	}
-}
-
-// A library that was replaced ends the process, so that it starts anew.
-func TestReplacedLibraryEndsServing(t *testing.T) {
-	ctx, end := context.WithCancelCause(t.Context())
-	a := &Agent{endServing: end}
-	a.changed(&catalog.View{Resources: resourceslice.DriverResources{}})
-	if ctx.Err() != nil {
-		t.Fatal("a common change ended it")
-	}
-	a.changed(&catalog.View{Snapshot: inventory.Snapshot{Driver: inventory.Driver{Err: inventory.ErrRestart}}})
-	if !errors.Is(context.Cause(ctx), ErrRestart) {
-		t.Error(context.Cause(ctx))
-	}
-}
-
-// A process whose GPU driver hangs from the start must not take away what was published before.
-func TestNothingIsPublishedBeforeTheFirstLook(t *testing.T) {
-	a := &Agent{}
-	publisher := kubeletplugin.NewPublisher(nil, nil, nil)
-	a.publisher.Store(publisher)
-	empty := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"node": {}}}
-	a.changed(&catalog.View{Resources: empty})
-	if publisher.Wanted() {
-		t.Error("a view from before the first look is published")
-	}
-	a.changed(&catalog.View{Looked: true, Resources: empty})
-	if !publisher.Wanted() {
-		t.Error("the pool of a node without GPUs is not published")
-	}
-}
-
-// The topology stays in memory while a GPU is missing from it.
-func TestTopologyIsWhole(t *testing.T) {
-	s := inventorytest.TwoIslands()
-	a := ofSnapshot(t, s)
-	if !a.topologyIsWhole() {
-		t.Error("all GPUs are there")
-	}
-	_, memory := topology.Resolve(s, topology.Memory{})
-	lost := inventorytest.Lose(s, s.GPUs[0].PCI)
-	a.catalog = catalog.New(catalog.Config{
-		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive(a.offers(), a.conditions),
-		Reporter: quiet{}, Meter: a.metrics, Changed: func(*catalog.View) {},
-	})
-	if a.topologyIsWhole() {
-		t.Error("the hardware was not looked at")
-	}
-	if err := a.catalog.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if a.topologyIsWhole() {
-		t.Error("a GPU is missing")
-	}
-}
-
-type remembering struct{ memory topology.Memory }
-
-func (r remembering) Load() (topology.Memory, error)   { return r.memory, nil }
-func (remembering) Save(topology.Memory) (bool, error) { return false, nil }
 
 // The kubelet's own words say why a plugin is not registered.
 func TestRegistrationSaysWhatTheKubeletSaid(t *testing.T) {

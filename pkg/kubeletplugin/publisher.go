@@ -95,13 +95,6 @@ func (p *Publisher) Set(desired resourceslice.DriverResources) {
 	p.Again()
 }
 
-// Wanted tells whether there is anything to publish.
-func (p *Publisher) Wanted() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.desired != nil
-}
-
 // Again publishes what is desired once more and looks whether it stays, as is needed after each
 // registration. It does not block.
 func (p *Publisher) Again() {

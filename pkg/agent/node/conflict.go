@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -16,25 +16,23 @@ import (
 )
 
 // buildConflicts makes what looks for others that hand out the GPUs of this node.
-func (a *Agent) buildConflicts() {
-	c := a.config
-	a.conflicts = guard.New(guard.Config{
+func (n *Node) buildConflicts() {
+	c := n.Config
+	n.conflicts = guard.New(guard.Config{
 		// Declared layouts are not applied beside a MIG manager: that is for package declaration.
-		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !a.declares()},
+		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !n.declares()},
 		Policies: c.Conflicts,
 		Looker: &look.Looker{
-			Nodes: noting{a.client.CoreV1().Nodes(), &a.nodeReadable}, Node: c.NodeName, Registry: c.KubeletRegistryDir,
+			Nodes: noting{n.Client.CoreV1().Nodes(), &n.nodeReadable}, Node: c.NodeName, Registry: c.KubeletRegistryDir,
 			Driver: c.DriverName, Alone: c.PodUID == "",
 		},
-		Reporter: a.reporter,
+		Reporter: n.Reporter,
 		Interval: c.RescanInterval,
-		Hold:     a.gate.Hold,
-		Gone:     a.succeed,
+		Hold:     n.Gate.Hold,
+		Gone:     n.succeed,
 		Changed: func(ctx context.Context) {
-			a.catalog.Rederive(ctx)
-			if p := a.publisher.Load(); p != nil {
-				p.Again()
-			}
+			n.catalog.Rederive(ctx)
+			n.Again()
 		},
 	})
 }
@@ -46,32 +44,32 @@ type noting struct {
 }
 
 // Get implements look.NodeGetter.
-func (n noting) Get(ctx context.Context, name string, options metav1.GetOptions) (*corev1.Node, error) {
-	node, err := n.NodeGetter.Get(ctx, name, options)
+func (g noting) Get(ctx context.Context, name string, options metav1.GetOptions) (*corev1.Node, error) {
+	node, err := g.NodeGetter.Get(ctx, name, options)
 	if err == nil {
-		n.readable.Store(true)
+		g.readable.Store(true)
 	}
 	return node, err
 }
 
 // succeed takes over what another driver of the name has left.
-func (a *Agent) succeed(ctx context.Context) {
-	a.takeOver(ctx, a.catalog.View())
-	if err := a.taintTaken(ctx); err != nil {
+func (n *Node) succeed(ctx context.Context) {
+	n.takeOver(ctx, n.catalog.View())
+	if err := n.taintTaken(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "It is not known which devices a former driver's claims have")
 	}
 }
 
 // lookForTwin looks once whether another driver of this name listens, for who has no API server, and
 // knows that no plugin of this driver runs.
-func (a *Agent) lookForTwin(ctx context.Context) {
+func (n *Node) lookForTwin(ctx context.Context) {
 	nothing := func(context.Context) {}
-	a.conflicts = guard.New(guard.Config{
-		Own: conflict.Own{Driver: a.config.DriverName}, Reporter: a.reporter,
-		Looker:  &look.Looker{Nodes: unknown{}, Registry: a.config.KubeletRegistryDir, Driver: a.config.DriverName},
+	n.conflicts = guard.New(guard.Config{
+		Own: conflict.Own{Driver: n.Config.DriverName}, Reporter: n.Reporter,
+		Looker:  &look.Looker{Nodes: unknown{}, Registry: n.Config.KubeletRegistryDir, Driver: n.Config.DriverName},
 		Changed: nothing, Gone: nothing, Hold: func(error) {},
 	})
-	a.conflicts.Look(ctx)
+	n.conflicts.Look(ctx)
 }
 
 // unknown is an API server that cannot be asked.

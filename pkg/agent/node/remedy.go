@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"slices"
@@ -10,14 +10,14 @@ import (
 )
 
 // newRemedy makes what resets GPUs; nil where that is off.
-func (a *Agent) newRemedy() *remedy.Keeper {
-	if !a.config.HealthReset {
+func (n *Node) newRemedy() *remedy.Keeper {
+	if !n.Config.HealthReset {
 		return nil
 	}
 	return &remedy.Keeper{Config: remedy.Config{
-		Patients: func() []remedy.Patient { return patients(a.health.Patients()) },
-		OnGPU:    a.engine.OnGPU, Hardware: a.library, Tool: smi.Tool{Root: a.config.DriverRoot.Container},
-		Notes: remedy.Notes{Dir: a.stateDir(resetsDir), BootID: a.engine.BootID}, Reporter: a.reporter, Count: a.metrics.Reset,
+		Patients: func() []remedy.Patient { return patients(n.health.Patients()) },
+		OnGPU:    n.engine.OnGPU, Hardware: n.library, Tool: smi.Tool{Root: n.Config.DriverRoot.Container},
+		Notes: remedy.Notes{Dir: n.stateDir(resetsDir), BootID: n.engine.BootID}, Reporter: n.Reporter, Count: n.Metrics.Reset,
 	}}
 }
 

@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -29,12 +29,12 @@ import (
 )
 
 // buildHealth makes what keeps watch over the GPUs.
-func (a *Agent) buildHealth(boot string) error {
+func (n *Node) buildHealth(boot string) error {
 	table, err := health.Builtin()
 	if err != nil {
 		return err
 	}
-	if path := a.config.HealthTable; path != "" {
+	if path := n.Config.HealthTable; path != "" {
 		text, err := os.ReadFile(path)
 		if err == nil {
 			table, err = table.Override(text)
@@ -43,35 +43,35 @@ func (a *Agent) buildHealth(boot string) error {
 			return fmt.Errorf("--health-table: %s: %w", path, err)
 		}
 	}
-	if path := a.config.HealthKernelLog; path != "" {
-		a.kernelLog = &kernellog.Log{Path: path, Failed: a.reporter.KernelLogUnread}
+	if path := n.Config.HealthKernelLog; path != "" {
+		n.kernelLog = &kernellog.Log{Path: path, Failed: n.Reporter.KernelLogUnread}
 	}
 	timing := health.DefaultTiming()
-	timing.Hold = a.config.HealthHoldDown
+	timing.Hold = n.Config.HealthHoldDown
 	teller := owners.Teller{
-		Records: a.journal, Reporter: a.reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return a.health.Verdict(at, p) },
-		Devices: a.allDevices, Pods: a.podsOf,
+		Records: n.journal, Reporter: n.Reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return n.health.Verdict(at, p) },
+		Devices: n.allDevices, Pods: n.podsOf,
 	}
-	a.buildTenants()
-	a.health = monitor.New(monitor.Config{
+	n.buildTenants()
+	n.health = monitor.New(monitor.Config{
 		Rules:  health.Rules{Table: table, Timing: timing},
-		Source: a.kernelLog.Beside(vitals.Reader{Lender: a.library}), Partitions: a.library,
-		Store: monitor.Store{Path: a.stateDir(healthFile), BootID: boot}, Holders: a,
-		Reporter: a.hardware.Counting(a.reporter), Interval: a.config.HealthInterval, Selection: a.config.Selection(),
+		Source: n.kernelLog.Beside(vitals.Reader{Lender: n.library}), Partitions: n.library,
+		Store: monitor.Store{Path: n.stateDir(healthFile), BootID: boot}, Holders: n,
+		Reporter: n.hardware.Counting(n.Reporter), Interval: n.Config.HealthInterval, Selection: n.Config.Selection(),
 		Changed: func(ctx context.Context) {
-			a.catalog.Rederive(ctx)
+			n.catalog.Rederive(ctx)
 			teller.Tell(ctx)
-			a.claimStatus.Hint()
+			n.claimStatus.Hint()
 		},
 		// What goes wrong shows at the next regular look.
-		Look: func(ctx context.Context) { _ = a.catalog.Refresh(ctx) },
+		Look: func(ctx context.Context) { _ = n.catalog.Refresh(ctx) },
 	})
 	return nil
 }
 
 // readKernelLog has the monitor learn of errors that are in the kernel log alone.
-func (a *Agent) readKernelLog(ctx context.Context) {
-	a.kernelLog.Run(ctx, func(ctx context.Context, m kernellog.Message) { a.health.Reported(ctx, m.GPU, m.XID, m.Instance) })
+func (n *Node) readKernelLog(ctx context.Context) {
+	n.kernelLog.Run(ctx, func(ctx context.Context, m kernellog.Message) { n.health.Reported(ctx, m.GPU, m.XID, m.Instance) })
 }
 
 // watched tells the monitor of each look at the hardware.
@@ -91,24 +91,24 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
-func (a *Agent) conditions(s inventory.Snapshot) offer.Conditions {
-	out := offer.Conditions{Layout: a.layout(), Taints: a.takenTaints(), WithheldShares: a.withheldShares(), NoLimits: a.limits.NoLimits}
-	a.layoutConditions(s, &out)
-	if a.conflicts != nil {
-		out.Taints = append(out.Taints, a.conflicts.Taints)
+func (n *Node) conditions(s inventory.Snapshot) offer.Conditions {
+	out := offer.Conditions{Layout: n.layout(), Taints: n.takenTaints(), WithheldShares: n.withheldShares(), NoLimits: n.limits.NoLimits}
+	n.layoutConditions(s, &out)
+	if n.conflicts != nil {
+		out.Taints = append(out.Taints, n.conflicts.Taints)
 	}
-	if a.health != nil {
-		out.Taints = append(out.Taints, taints.Tainter(a.health.Verdict, a.config.DriverName, a.config.HealthEvict))
+	if n.health != nil {
+		out.Taints = append(out.Taints, taints.Tainter(n.health.Verdict, n.Config.DriverName, n.Config.HealthEvict))
 	}
 	return out
 }
 
 // withSick has GPUs that are ill published, and handed to nobody, while they do not answer.
-func (a *Agent) withSick(derive catalog.Derive) catalog.Derive {
+func (n *Node) withSick(derive catalog.Derive) catalog.Derive {
 	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
-		out := derive(a.health.Retained(s), t)
+		out := derive(n.health.Retained(s), t)
 		offered := slices.Clone(out.Devices)
-		a.offered.Store(&offered)
+		n.offered.Store(&offered)
 		there := map[pci.Address]bool{}
 		for _, g := range s.GPUs {
 			there[g.PCI] = true
@@ -119,24 +119,24 @@ func (a *Agent) withSick(derive catalog.Derive) catalog.Derive {
 }
 
 // DeviceHealth implements kubeletplugin.HealthSource.
-func (a *Agent) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
-	if !a.health.Leads() {
+func (n *Node) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
+	if !n.health.Leads() {
 		return nil, false
 	}
 	var devices []device.Device
-	if offered := a.offered.Load(); offered != nil {
+	if offered := n.offered.Load(); offered != nil {
 		devices = *offered
 	}
-	return taints.States(devices, a.health.Verdict, a.config.NodeName, time.Now()), true
+	return taints.States(devices, n.health.Verdict, n.Config.NodeName, time.Now()), true
 }
 
 // Changes implements kubeletplugin.HealthSource.
-func (a *Agent) Changes() <-chan struct{} { return a.health.Changes() }
+func (n *Node) Changes() <-chan struct{} { return n.health.Changes() }
 
 // allDevices are all published devices, by name.
-func (a *Agent) allDevices() map[string]device.Device {
+func (n *Node) allDevices() map[string]device.Device {
 	out := map[string]device.Device{}
-	if offered := a.offered.Load(); offered != nil {
+	if offered := n.offered.Load(); offered != nil {
 		for _, d := range *offered {
 			out[d.Name()] = d
 		}
@@ -145,10 +145,10 @@ func (a *Agent) allDevices() map[string]device.Device {
 }
 
 // podsOf are the pods that use a claim; none of one that is gone.
-func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, apiLimit)
+func (n *Node) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, APILimit)
 	defer cancel()
-	found, err := a.client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	found, err := n.Client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -165,8 +165,8 @@ func (a *Agent) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, err
 }
 
 // Held implements monitor.Holders.
-func (a *Agent) Held(at pci.Address) bool {
-	records, _, err := a.journal.List()
+func (n *Node) Held(at pci.Address) bool {
+	records, _, err := n.journal.List()
 	// To be on the safe side where they cannot be read.
 	return err != nil || slices.ContainsFunc(records, func(r *journal.Record) bool {
 		return slices.ContainsFunc(r.Devices, func(d journal.Device) bool { return d.PCI == at })

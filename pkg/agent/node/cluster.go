@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -12,38 +12,38 @@ import (
 
 // learnRelease asks once of which release the API server is, where it decides what the node may
 // offer at all: without an answer that is less, until there is one.
-func (a *Agent) learnRelease(ctx context.Context) {
-	a.release.Ask = cluster.Asking(a.client.Discovery().RESTClient())
-	if !a.sharesPartitions() {
+func (n *Node) learnRelease(ctx context.Context) {
+	n.release.Ask = cluster.Asking(n.Client.Discovery().RESTClient())
+	if !n.sharesPartitions() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, apiLimit)
+	ctx, cancel := context.WithTimeout(ctx, APILimit)
 	defer cancel()
-	if err := a.release.Look(ctx); err != nil {
+	if err := n.release.Look(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Devices are not offered in shares until the API server's release is known")
 	}
 }
 
 // followRelease learns of which release the API server is until the context ends. A node that
 // does not cut its GPUs publishes the same to all, and does not ask.
-func (a *Agent) followRelease(ctx context.Context) {
-	if !a.partitions() {
+func (n *Node) followRelease(ctx context.Context) {
+	if !n.partitions() {
 		return
 	}
-	a.release.Changed = a.catalog.Rederive
-	a.release.Run(ctx)
+	n.release.Changed = n.catalog.Rederive
+	n.release.Run(ctx)
 }
 
 // layout is that of the slices, by what is known of the API server.
-func (a *Agent) layout() slices.Layout { return slices.LayoutFor(a.release.Release()) }
+func (n *Node) layout() slices.Layout { return slices.LayoutFor(n.release.Release()) }
 
 // sharesPartitions tells whether the node cuts GPUs and has shares.
-func (a *Agent) sharesPartitions() bool { return a.partitions() && len(a.shares()) > 0 }
+func (n *Node) sharesPartitions() bool { return n.partitions() && len(n.shares()) > 0 }
 
 // withheldShares is why shares are not offered, by what is known of the API server.
-func (a *Agent) withheldShares() string {
-	if !a.sharesPartitions() {
+func (n *Node) withheldShares() string {
+	if !n.sharesPartitions() {
 		return ""
 	}
-	return shares.Withheld(a.release.Release())
+	return shares.Withheld(n.release.Release())
 }

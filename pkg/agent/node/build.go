@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -34,58 +34,70 @@ const (
 	lockWait = 40 * time.Second
 )
 
-// build makes every part from the configuration. Directories and the CDI hook are made; no
-// hardware is looked at and nothing runs yet.
-func (a *Agent) build(ctx context.Context) error {
-	c := a.config
+// New makes every part from the configuration. Directories and the CDI hook are made; no hardware
+// is looked at and nothing runs yet.
+func New(ctx context.Context, d Deps) (*Node, error) {
+	n := &Node{Deps: d}
+	n.nodeReadable.Store(d.NodeRead)
+	if err := n.build(ctx); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) build(ctx context.Context) error {
+	c := n.Config
 	hookPath, err := hook.Install(c.CDIHook, c.DataDir())
 	if err != nil {
 		return fmt.Errorf("--cdi-hook: %w", err)
 	}
-	a.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: a.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls()), Selection: c.Selection()})
+	n.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: n.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls()), Selection: c.Selection()})
 	tree := sysfs.New(c.SysRoot, c.ProcRoot)
 	boot, err := sysfs.BootID(c.ProcRoot)
 	if err != nil {
 		return err
 	}
-	a.migLedger = ledger.New(a.stateDir(migDir), boot)
-	if err := a.migLedger.Sweep(); err != nil {
+	n.migLedger = ledger.New(n.stateDir(migDir), boot)
+	if err := n.migLedger.Sweep(); err != nil {
 		klog.FromContext(ctx).Error(err, "Notes of an earlier boot are left behind")
 	}
-	if a.locks, err = lock.Open(a.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
+	if n.locks, err = lock.Open(n.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
 		return fmt.Errorf("directory of locks: %w", err)
 	}
-	if a.journal, err = journal.Open(a.stateDir(claimsDir)); err != nil {
+	if n.journal, err = journal.Open(n.stateDir(claimsDir)); err != nil {
 		return fmt.Errorf("directory of claim records: %w", err)
 	}
-	if err := a.buildLimits(boot); err != nil {
+	if err := n.buildLimits(boot); err != nil {
 		return err
 	}
-	if err := a.buildHealth(boot); err != nil {
+	if err := n.buildHealth(boot); err != nil {
 		return err
 	}
-	a.catalog = catalog.New(catalog.Config{
+	n.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    watched{a.limits.Watch(a.scanner(tree)), a.health},
-		Memory:     topology.Store{Path: a.stateDir(nvlinkFile)},
-		Derive:     a.withSick(derive(a.offers(), a.conditions)),
-		Reporter:   a.reporter,
-		Meter:      a.metrics,
-		Sharing:    a.sharing(),
-		Changed:    a.changed,
+		Scanner:    watched{n.limits.Watch(n.scanner(tree)), n.health},
+		Memory:     topology.Store{Path: n.stateDir(nvlinkFile)},
+		Derive:     n.withSick(derive(n.offers(), n.conditions)),
+		Reporter:   n.Reporter,
+		Meter:      n.Metrics,
+		Sharing:    n.sharing(),
+		Changed:    n.changed,
 	})
-	if err := a.buildEngine(ctx, tree, hookPath, boot); err != nil {
+	if err := n.buildEngine(ctx, tree, hookPath, boot); err != nil {
 		return err
 	}
-	a.claimStatus = a.newClaimStatus()
-	a.buildLayouts(ctx)
+	n.claimStatus = n.newClaimStatus()
+	n.buildLayouts(ctx)
+	if n.Client != nil {
+		n.buildConflicts()
+	}
 	return nil
 }
 
 // buildEngine makes what prepares claims.
-func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot string) error {
-	c := a.config
+func (n *Node) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot string) error {
+	c := n.Config
 	host := &cdi.Host{
 		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
 		Majors: tree,
@@ -95,32 +107,32 @@ func (a *Agent) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boo
 	if err != nil {
 		return fmt.Errorf("--cdi-dir: %w", err)
 	}
-	a.specs = dir
-	a.metrics.CountClaims(a.journal.Count)
-	a.base = cdi.NewBase(dir, &lent.Source{Library: a.library, Config: nvidia.Config{
+	n.specs = dir
+	n.Metrics.CountClaims(n.journal.Count)
+	n.base = cdi.NewBase(dir, &lent.Source{Library: n.library, Config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
 		HookPath:      hookPath,
-		DriverVersion: func() string { return a.catalog.View().Snapshot.Driver.Version },
+		DriverVersion: func() string { return n.catalog.View().Snapshot.Driver.Version },
 		Logger:        klog.FromContext(ctx),
 	}})
-	a.engine, err = prepare.New(metered.Config(prepare.Config{
-		Journal:     a.journal,
-		Locks:       a.locks,
+	n.engine, err = prepare.New(metered.Config(prepare.Config{
+		Journal:     n.journal,
+		Locks:       n.locks,
 		Specs:       dir,
-		Base:        a.base,
-		HoldersDir:  a.stateDir(holdersDir),
+		Base:        n.base,
+		HoldersDir:  n.stateDir(holdersDir),
 		BootID:      boot,
-		Handlers:    a.withMPS(a.shared(a.handlers(tree))),
-		Executors:   merged(a.executors(ctx), a.shareExecutors(boot), a.mpsExecutors()),
-		Quarantined: a.reporter.Quarantined,
-		Waiting:     func() { a.reconciler.Hint() },
+		Handlers:    n.withMPS(n.shared(n.handlers(tree))),
+		Executors:   merged(n.executors(ctx), n.shareExecutors(boot), n.mpsExecutors()),
+		Quarantined: n.Reporter.Quarantined,
+		Waiting:     func() { n.reconciler.Hint() },
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
-	}, a.metrics))
+	}, n.Metrics))
 	if err != nil {
 		return err
 	}
-	a.reconciler = a.newReconciler(tree)
+	n.reconciler = n.newReconciler(tree)
 	return nil
 }
 
@@ -132,11 +144,11 @@ func derive(settings offer.Settings, conditions func(inventory.Snapshot) offer.C
 	}
 }
 
-// closeLibrary gives the driver's device nodes back.
-func (a *Agent) closeLibrary(ctx context.Context) {
+// Close gives the driver's device nodes back.
+func (n *Node) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
-	if err := a.library.Close(ctx); err != nil {
+	if err := n.library.Close(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "The GPU driver's library was not closed")
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -41,70 +41,70 @@ const (
 // matters.
 const uninstallLimit = 3 * time.Second
 
-// tidy removes what this process and its predecessors left on the node, so that an uninstall
+// Tidy removes what this process and its predecessors left on the node, so that an uninstall
 // leaves nothing. A plugin cannot tell an uninstall from a restart, so it does this at every
 // end at which nobody could miss it: no claim is prepared, and no other instance is there. What
 // is removed is made again at the next start.
-func (a *Agent) tidy(ctx context.Context, presence *lock.Presence) {
+func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
 	logger := klog.FromContext(ctx)
-	if !a.nothingPrepared(ctx) || !presence.Alone() {
+	if !n.nothingPrepared(ctx) || !presence.Alone() {
 		return
 	}
 	// Looked at again now that nobody can join: the other instance may have prepared a claim.
-	if !a.nothingPrepared(ctx) {
+	if !n.nothingPrepared(ctx) {
 		return
 	}
-	a.reconciler.Sweep(ctx)
+	n.reconciler.Sweep(ctx)
 	var errs []error
-	a.leavings().RemoveDeadSockets(ctx)
-	if err := a.base.Remove(ctx); err != nil {
+	n.leavings().RemoveDeadSockets(ctx)
+	if err := n.base.Remove(ctx); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, a.journal.RemoveEmpty())
-	if _, err := a.mpsLayout().Remove(); err != nil {
+	errs = append(errs, n.journal.RemoveEmpty())
+	if _, err := n.mpsLayout().Remove(); err != nil {
 		errs = append(errs, err)
 	}
-	for _, name := range a.removable(ctx) {
-		errs = append(errs, os.RemoveAll(a.stateDir(name)))
+	for _, name := range n.removable(ctx) {
+		errs = append(errs, os.RemoveAll(n.stateDir(name)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		logger.Error(err, "Not all of this node's state could be removed", "directory", a.config.DataDir())
+		logger.Error(err, "Not all of this node's state could be removed", "directory", n.Config.DataDir())
 		return
 	}
-	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", a.config.DataDir())
+	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", n.Config.DataDir())
 }
 
 // leavings is where other instances of this driver leave things on the node.
-func (a *Agent) leavings() leavings.Dirs {
-	return leavings.Dirs{Driver: a.config.DriverName, Data: a.config.DataDir(), Registry: a.config.KubeletRegistryDir}
+func (n *Node) leavings() leavings.Dirs {
+	return leavings.Dirs{Driver: n.Config.DriverName, Data: n.Config.DataDir(), Registry: n.Config.KubeletRegistryDir}
 }
 
 // nothingPrepared tells whether there is surely no record of a claim.
-func (a *Agent) nothingPrepared(ctx context.Context) bool {
-	n, err := a.journal.Count()
+func (n *Node) nothingPrepared(ctx context.Context) bool {
+	count, err := n.journal.Count()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "State is not removed, since it is not known whether claims are prepared")
 	}
-	return err == nil && n == 0
+	return err == nil && count == 0
 }
 
 // removable lists what tidy removes. What is remembered of GPUs that are ill or missing is kept
 // for the next instance, unless there will be none: without it a sick GPU would be offered, and
 // the domains of the others would get new names.
-func (a *Agent) removable(ctx context.Context) []string {
+func (n *Node) removable(ctx context.Context) []string {
 	names := []string{
 		holdersDir, timeSlicesDir, locksDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
-		filepath.Base(a.config.CDIHook), filepath.Base(a.config.LimitHook),
+		filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook),
 	}
-	if !a.conflicts.Twin() {
+	if !n.conflicts.Twin() {
 		names = append(names, metadataDir)
 	}
-	whole, well := a.topologyIsWhole(), a.health.Well()
-	gone := (!whole || !well) && a.uninstalled(ctx)
+	whole, well := n.topologyIsWhole(), n.health.Well()
+	gone := (!whole || !well) && n.uninstalled(ctx)
 	if whole || gone {
 		names = append(names, nvlinkFile)
 	}
-	if a.migLedger.Empty() {
+	if n.migLedger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, migDir)
 	}
@@ -116,16 +116,16 @@ func (a *Agent) removable(ctx context.Context) []string {
 
 // uninstalled tells whether this process ends for an uninstall. Without a client it is Cleanup. What
 // was never allowed, as with roles of one's own, is not withdrawn.
-func (a *Agent) uninstalled(ctx context.Context) bool {
-	return a.client == nil || a.nodeReadable.Load() && uninstall.Withdrawn(ctx, func(ctx context.Context) error {
-		_, err := a.client.CoreV1().Nodes().Get(ctx, a.config.NodeName, metav1.GetOptions{ResourceVersion: "0"})
+func (n *Node) uninstalled(ctx context.Context) bool {
+	return n.Client == nil || n.nodeReadable.Load() && uninstall.Withdrawn(ctx, func(ctx context.Context) error {
+		_, err := n.Client.CoreV1().Nodes().Get(ctx, n.Config.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 		return err
 	}, uninstallLimit)
 }
 
 // topologyIsWhole tells whether the domains would be the same without the memory of them.
-func (a *Agent) topologyIsWhole() bool {
-	view := a.catalog.View()
+func (n *Node) topologyIsWhole() bool {
+	view := n.catalog.View()
 	if !view.Snapshot.Driver.Present {
 		return false
 	}

@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"fmt"
@@ -11,14 +11,14 @@ import (
 )
 
 // buildLimits makes sharing with limits of memory by the GPU driver.
-func (a *Agent) buildLimits(boot string) error {
-	c := a.config
-	a.limits = memlimit.New(memlimit.Config{
-		Limiter: memlimits.Limiter{Lender: a.library}, SysRoot: c.SysRoot, Dir: a.stateDir(memlimit.DirName), Boot: boot,
+func (n *Node) buildLimits(boot string) error {
+	c := n.Config
+	n.limits = memlimit.New(memlimit.Config{
+		Limiter: memlimits.Limiter{Lender: n.library}, SysRoot: c.SysRoot, Dir: n.stateDir(memlimit.DirName), Boot: boot,
 		Hook:    filepath.Join(c.DataDir(), filepath.Base(c.LimitHook)),
-		Journal: a.journal, Locks: a.locks, Key: prepare.GPUKey, Shares: a.shares(),
+		Journal: n.journal, Locks: n.locks, Key: prepare.GPUKey, Shares: n.shares(),
 	})
-	if !a.limits.Needed(a.journal) {
+	if !n.limits.Needed(n.journal) {
 		return nil
 	}
 	if _, err := hook.Install(c.LimitHook, c.DataDir()); err != nil {

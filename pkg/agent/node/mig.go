@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -16,29 +16,29 @@ import (
 )
 
 // partitions tells whether this node offers partitions.
-func (a *Agent) partitions() bool { return a.config.MIGDevices != config.MIGNone }
+func (n *Node) partitions() bool { return n.Config.MIGDevices != config.MIGNone }
 
 // scanner looks at the hardware and, where that matters, knows which partitions are ours.
-func (a *Agent) scanner(tree *sysfs.Tree) catalog.Scanner {
-	plain := inventory.NewScanner(a.library, tree).Serving(a.config.Selection())
-	if !a.partitions() {
+func (n *Node) scanner(tree *sysfs.Tree) catalog.Scanner {
+	plain := inventory.NewScanner(n.library, tree).Serving(n.Config.Selection())
+	if !n.partitions() {
 		return plain
 	}
-	return ledger.Marker{Scanner: plain, Ledger: a.migLedger}
+	return ledger.Marker{Scanner: plain, Ledger: n.migLedger}
 }
 
 // offers is what the admin decided about what this node offers.
-func (a *Agent) offers() offer.Settings {
+func (n *Node) offers() offer.Settings {
 	return offer.Settings{
-		Pool: a.config.NodeName, Vocabulary: device.Vocabulary(a.config.SliceVocabulary),
-		Lists: a.config.ListAttributes, Partitions: a.partitions(), Shares: a.shares(),
-		NotOnDemand: a.config.MIGDevices == config.MIGStatic, HideForeign: !a.config.MIGForeign,
+		Pool: n.Config.NodeName, Vocabulary: device.Vocabulary(n.Config.SliceVocabulary),
+		Lists: n.Config.ListAttributes, Partitions: n.partitions(), Shares: n.shares(),
+		NotOnDemand: n.Config.MIGDevices == config.MIGStatic, HideForeign: !n.Config.MIGForeign,
 	}
 }
 
 // handlers are the kinds of devices that this node offers.
-func (a *Agent) handlers(tree *sysfs.Tree) map[device.Kind]prepare.Handler {
-	if !a.partitions() {
+func (n *Node) handlers(tree *sysfs.Tree) map[device.Kind]prepare.Handler {
+	if !n.partitions() {
 		return map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}}
 	}
 	return map[device.Kind]prepare.Handler{
@@ -49,25 +49,25 @@ func (a *Agent) handlers(tree *sysfs.Tree) map[device.Kind]prepare.Handler {
 
 // executors do and undo the steps. They are there whatever the node offers now: claims that were
 // prepared when it made partitions have to be unprepared.
-func (a *Agent) executors(ctx context.Context) map[string]prepare.Executor {
+func (n *Node) executors(ctx context.Context) map[string]prepare.Executor {
 	mode := migsteps.Mode{
-		Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience,
+		Hardware: n.library, Users: n.library, Ledger: n.migLedger, Patience: migsteps.DefaultPatience,
 		// A GPU may have another minor number now. Errors show at the next regular look.
-		Changed: func() { go func() { _ = a.catalog.Refresh(ctx) }() },
+		Changed: func() { go func() { _ = n.catalog.Refresh(ctx) }() },
 	}
 	return map[string]prepare.Executor{
 		migsteps.KindMode: mode,
 		migsteps.KindOff:  migsteps.Off{Mode: mode},
 		migsteps.KindInstance: migsteps.Watched{
-			Instance: a.migInstance(),
+			Instance: n.migInstance(),
 			Stuck: &migsteps.Stuck{Tell: func(ctx context.Context, current map[string]string) {
-				a.metrics.InstancesInUse(len(current))
-				a.reporter.Lasting(ctx, report.MIGInUse, current)
+				n.Metrics.InstancesInUse(len(current))
+				n.Reporter.Lasting(ctx, report.MIGInUse, current)
 			}},
 		},
 	}
 }
 
-func (a *Agent) migInstance() migsteps.Instance {
-	return migsteps.Instance{Hardware: a.library, Users: a.library, Ledger: a.migLedger, Patience: migsteps.DefaultPatience}
+func (n *Node) migInstance() migsteps.Instance {
+	return migsteps.Instance{Hardware: n.library, Users: n.library, Ledger: n.migLedger, Patience: migsteps.DefaultPatience}
 }

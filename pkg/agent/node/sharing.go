@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"errors"
@@ -16,35 +16,35 @@ import (
 )
 
 // sharing are the ways of sharing that this node has.
-func (a *Agent) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true, MPS: a.config.MPS} }
+func (n *Node) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true, MPS: n.Config.MPS} }
 
 // shared puts the ways of sharing behind what prepares each kind of device.
-func (a *Agent) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
+func (n *Node) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
 	for kind, handler := range handlers {
 		handlers[kind] = prepare.Chain{handler, shares.Handler{}}
 	}
-	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}, a.limits.Handler}
+	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}, n.limits.Handler}
 	return handlers
 }
 
 // shares are the devices that this node declares as shared. The configuration was validated.
-func (a *Agent) shares() []shares.Declaration {
-	declared, _ := a.config.Shares()
+func (n *Node) shares() []shares.Declaration {
+	declared, _ := n.Config.Shares()
 	return declared
 }
 
 // shareExecutors do and undo the steps of sharing.
-func (a *Agent) shareExecutors(boot string) map[string]prepare.Executor {
-	a.timeSlices = timeslicing.Executor{
-		Setter: timeslicing.Tool{Root: a.config.DriverRoot.Container},
-		Users:  timeslicing.NewUsers(a.stateDir(timeSlicesDir), boot, a.hasRecord),
+func (n *Node) shareExecutors(boot string) map[string]prepare.Executor {
+	n.timeSlices = timeslicing.Executor{
+		Setter: timeslicing.Tool{Root: n.Config.DriverRoot.Container},
+		Users:  timeslicing.NewUsers(n.stateDir(timeSlicesDir), boot, n.hasRecord),
 	}
-	return map[string]prepare.Executor{timeslicing.Kind: a.timeSlices, memlimit.Kind: a.limits.Executor}
+	return map[string]prepare.Executor{timeslicing.Kind: n.timeSlices, memlimit.Kind: n.limits.Executor}
 }
 
 // hasRecord tells whether a claim has a record. One that cannot be read is one.
-func (a *Agent) hasRecord(claim types.UID) bool {
-	_, err := a.journal.Load(claim)
+func (n *Node) hasRecord(claim types.UID) bool {
+	_, err := n.journal.Load(claim)
 	return !errors.Is(err, journal.ErrNotFound)
 }
 

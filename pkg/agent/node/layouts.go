@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -28,57 +28,57 @@ func (l layouts) wake() {
 
 // declares tells whether this node has declared layouts. Without them the keeper still removes
 // what is left of earlier ones.
-func (a *Agent) declares() bool { return a.config.MIGLayoutFile != "" }
+func (n *Node) declares() bool { return n.Config.MIGLayoutFile != "" }
 
 // buildLayouts makes what keeps the node laid out. Nothing runs yet.
-func (a *Agent) buildLayouts(ctx context.Context) {
-	c := a.config
+func (n *Node) buildLayouts(ctx context.Context) {
+	c := n.Config
 	source := declaration.NewSource(c.MIGLayoutFile, c.MIGLayout, c.DriverName)
-	if a.declares() {
+	if n.declares() {
 		source.Read()
 	} else {
 		source.Observe(declaration.Node{})
 	}
-	a.layouts = layouts{source: source, keeper: keeper.New(keeper.Config{
-		Source: source, Reporter: a.reporter, Layouts: a.metrics.Layouts, Interval: c.RescanInterval,
+	n.layouts = layouts{source: source, keeper: keeper.New(keeper.Config{
+		Source: source, Reporter: n.Reporter, Layouts: n.Metrics.Layouts, Interval: c.RescanInterval,
 		Applier: applier.New(applier.Config{
-			Hardware: a.library, Locks: a.locks, Claims: a.engine, Ledger: a.migLedger,
-			Changed: func() { go func() { _ = a.catalog.Refresh(ctx) }() },
+			Hardware: n.library, Locks: n.locks, Claims: n.engine, Ledger: n.migLedger,
+			Changed: func() { go func() { _ = n.catalog.Refresh(ctx) }() },
 		}),
-		View: func() (inventory.Snapshot, bool) { v := a.catalog.View(); return v.Snapshot, v.Looked },
+		View: func() (inventory.Snapshot, bool) { v := n.catalog.View(); return v.Snapshot, v.Looked },
 		Tell: func(ctx context.Context, state declaration.State) error {
-			if !a.declares() {
+			if !n.declares() {
 				return nil
 			}
-			return source.Tell(ctx, a.client, c.NodeName, state)
+			return source.Tell(ctx, n.Client, c.NodeName, state)
 		},
-		Redeclared: a.catalog.Rederive,
+		Redeclared: n.catalog.Rederive,
 	})}
 }
 
 // watchLayouts follows the node's labels until the context ends.
-func (a *Agent) watchLayouts(ctx context.Context) {
-	if !a.declares() {
+func (n *Node) watchLayouts(ctx context.Context) {
+	if !n.declares() {
 		return
 	}
-	declaration.Watch(ctx, a.client, a.config.NodeName, func(n declaration.Node) {
-		if a.layouts.source.Observe(n) {
-			a.catalog.Rederive(ctx)
-			a.layouts.wake()
+	declaration.Watch(ctx, n.Client, n.Config.NodeName, func(declared declaration.Node) {
+		if n.layouts.source.Observe(declared) {
+			n.catalog.Rederive(ctx)
+			n.layouts.wake()
 		}
 	})
 }
 
 // keepLayouts keeps the node laid out until the context ends, for the holder of the lease.
-func (a *Agent) keepLayouts(ctx context.Context) {
-	if a.partitions() {
-		a.layouts.keeper.Run(ctx)
+func (n *Node) keepLayouts(ctx context.Context) {
+	if n.partitions() {
+		n.layouts.keeper.Run(ctx)
 	}
 }
 
 // layoutConditions adds the layouts to the conditions of the offer.
-func (a *Agent) layoutConditions(s inventory.Snapshot, c *offer.Conditions) {
-	if a.declares() {
-		c.Layouts, c.LayoutsHeld = a.layouts.source.Layouts(s)
+func (n *Node) layoutConditions(s inventory.Snapshot, c *offer.Conditions) {
+	if n.declares() {
+		c.Layouts, c.LayoutsHeld = n.layouts.source.Layouts(s)
 	}
 }

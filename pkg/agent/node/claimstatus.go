@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"github.com/gpu-dra/driver/pkg/device"
@@ -7,14 +7,14 @@ import (
 )
 
 // newClaimStatus makes what writes the condition of devices into claims; nil where that is off.
-func (a *Agent) newClaimStatus() *claimstatus.Writer {
-	if !a.config.ClaimStatus {
+func (n *Node) newClaimStatus() *claimstatus.Writer {
+	if !n.Config.ClaimStatus {
 		return nil
 	}
 	return claimstatus.New(claimstatus.Config{
-		Driver: a.config.DriverName, Pool: a.config.NodeName, Records: a.journal, Judge: a.health.Verdict, Reporter: a.reporter,
-		Devices: func() (map[string]device.Device, bool) { return a.allDevices(), a.catalog.View().Looked },
-		In:      func(namespace string) claimstatus.Claims { return a.lookups.ResourceV1().ResourceClaims(namespace) },
+		Driver: n.Config.DriverName, Pool: n.Config.NodeName, Records: n.journal, Judge: n.health.Verdict, Reporter: n.Reporter,
+		Devices: func() (map[string]device.Device, bool) { return n.allDevices(), n.catalog.View().Looked },
+		In:      func(namespace string) claimstatus.Claims { return n.Lookups.ResourceV1().ResourceClaims(namespace) },
 	})
 }
 

@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/takeover"
 	"github.com/gpu-dra/driver/pkg/tenancy"
@@ -18,36 +19,36 @@ import (
 // takeOver enters the claims of NVIDIA's published driver that are still prepared on this node,
 // when the hardware was seen: their devices are known by UUID. A driver that still works with its
 // checkpoint is no former one.
-func (a *Agent) takeOver(ctx context.Context, view *catalog.View) {
-	if !a.conflicts.Twin() && view.Looked && view.Snapshot.Driver.Present {
-		a.former().Enter(ctx, a.engine.Adopt, view.Devices)
+func (n *Node) takeOver(ctx context.Context, view *catalog.View) {
+	if !n.conflicts.Twin() && view.Looked && view.Snapshot.Driver.Present {
+		n.former().Enter(ctx, n.engine.Adopt, view.Devices)
 	}
 }
 
-func (a *Agent) former() takeover.File {
+func (n *Node) former() takeover.File {
 	return takeover.File{
-		Path: a.stateDir(takeover.FileName), Driver: a.config.DriverName, Pool: a.config.NodeName, BootID: a.engine.BootID,
+		Path: n.stateDir(takeover.FileName), Driver: n.Config.DriverName, Pool: n.Config.NodeName, BootID: n.engine.BootID,
 	}
 }
 
 // taintTaken has devices of such claims published with a taint, until they end.
-func (a *Agent) taintTaken(ctx context.Context) error {
-	records, _, err := a.journal.List()
+func (n *Node) taintTaken(ctx context.Context) error {
+	records, _, err := n.journal.List()
 	if err != nil {
 		return err
 	}
-	taken := append(takeover.TakenBy(records), a.former().Pending(a.catalog.View().Devices)...)
+	taken := append(takeover.TakenBy(records), n.former().Pending(n.catalog.View().Devices)...)
 	same := func(x, y journal.Device) bool { return x.Name == y.Name }
-	if before := a.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.EqualFunc(*before, taken, same) {
-		a.catalog.Rederive(ctx)
+	if before := n.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.EqualFunc(*before, taken, same) {
+		n.catalog.Rederive(ctx)
 	}
 	return nil
 }
 
 // takenTaints are the taints of those devices.
-func (a *Agent) takenTaints() []offer.Tainter {
-	if taken := a.taken.Load(); taken != nil && len(*taken) > 0 {
-		return []offer.Tainter{taken.Taint(a.config.DriverName)}
+func (n *Node) takenTaints() []offer.Tainter {
+	if taken := n.taken.Load(); taken != nil && len(*taken) > 0 {
+		return []offer.Tainter{taken.Taint(n.Config.DriverName)}
 	}
 	return nil
 }
@@ -66,9 +67,10 @@ func (p planner) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 	return p.plans.Plan(claim)
 }
 
-func (a *Agent) planner() planner {
-	return planner{a.catalog, guard.Guard{Watch: a.conflicts, Known: a.hasRecord, Planner: takeover.Planner{
-		Plans: a.catalog, Driver: a.config.DriverName,
-		Load: func(claim claims.Ref) (*journal.Record, error) { return a.journal.Load(claim.UID) },
-	}}, a.tenants}
+// Planner is what makes plans of claims.
+func (n *Node) Planner() kubeletplugin.Planner {
+	return planner{n.catalog, guard.Guard{Watch: n.conflicts, Known: n.hasRecord, Planner: takeover.Planner{
+		Plans: n.catalog, Driver: n.Config.DriverName,
+		Load: func(claim claims.Ref) (*journal.Record, error) { return n.journal.Load(claim.UID) },
+	}}, n.tenants}
 }
