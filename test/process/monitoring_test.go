@@ -132,7 +132,7 @@ func cutLast(line string) (before, after string, found bool) {
 	return line[:i], line[i+1:], true
 }
 
-var record = flag.Bool("record-metrics", false, "write the answer of the metrics endpoint to test/chart/monitoring/testdata") //nolint:gochecknoglobals // the flag package wants it
+var record = flag.Bool("record-metrics", false, "write the answer of the metrics endpoint to test/chart/monitoring/testdata")
 
 // Rules and dashboard are tried out on a recorded answer of the metrics endpoint, of a node on which
 // much is wrong: it must have the series that the plugin serves today. After a change, record it with

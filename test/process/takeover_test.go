@@ -65,7 +65,7 @@ func TestTheOtherDriverStillServes(t *testing.T) {
 		b.Eventually("work of the reconciler", func() error {
 			_, body, err := p.Get("/metrics")
 			if found := lines(body, "gpu_dra_reconcile_duration_seconds_count"); err != nil || len(found) != 1 || strings.HasSuffix(found[0], " 0") || strings.HasSuffix(found[0], " 1") {
-				return fmt.Errorf("%q, %v", found, err)
+				return fmt.Errorf("%q, %w", found, err)
 			}
 			return nil
 		})

@@ -46,9 +46,9 @@ func TestApart(t *testing.T) {
 		giveBack()
 	}()
 	opened := make(chan error, 1)
-	do(t, m.library.Apart(t.Context(), func(context.Context) error {
+	do(t, m.library.Apart(t.Context(), func(ctx context.Context) error {
 		go func() {
-			_, giveBack, err := m.library.Lend(t.Context())
+			_, giveBack, err := m.library.Lend(ctx)
 			if err == nil {
 				giveBack()
 			}
