@@ -91,12 +91,19 @@ func (s *scene) says(pod string, words ...string) {
 // tries runs a second program in a pod's container, which must say all the words.
 func (s *scene) tries(pod string, mib int, words ...string) {
 	s.Helper()
-	out, _ := s.exec(pod, "main", "sh", "-c", fmt.Sprintf("%s --allocate %d </dev/null", client, mib))
+	out := s.second(pod, mib)
 	for _, word := range words {
 		if !strings.Contains(out, word) {
 			s.Errorf("a second program in pod %s says %q, want %q in it", pod, out, word)
 		}
 	}
+}
+
+// second runs a second program in a pod's container, and gives what it says.
+func (s *scene) second(pod string, mib int) string {
+	s.Helper()
+	out, _ := s.exec(pod, "main", "sh", "-c", fmt.Sprintf("%s --allocate %d </dev/null", client, mib))
+	return out
 }
 
 // shares waits until a GPU is shared as said.
