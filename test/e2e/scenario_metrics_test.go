@@ -58,7 +58,7 @@ func (p *pack) metricsAPI(metric string) {
 	server := httptest.NewUnstartedServer(p.answer(metric))
 	server.Listener.Close()
 	var err error
-	server.Listener, err = net.Listen("tcp", net.JoinHostPort(p.outerAddress(), "0"))
+	server.Listener, err = new(net.ListenConfig).Listen(p.Context(), "tcp", net.JoinHostPort(p.outerAddress(), "0"))
 	p.must(err)
 	server.StartTLS()
 	p.Cleanup(server.Close)
@@ -105,7 +105,7 @@ func (p *pack) outerAddress() string {
 	server, err := url.Parse(config.Host)
 	p.must(err)
 	// Nothing is sent: this asks for the way to there.
-	conn, err := net.Dial("udp", net.JoinHostPort(server.Hostname(), "443"))
+	conn, err := new(net.Dialer).DialContext(p.Context(), "udp", net.JoinHostPort(server.Hostname(), "443"))
 	p.must(err)
 	defer conn.Close()
 	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
