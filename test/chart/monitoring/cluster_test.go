@@ -31,7 +31,11 @@ func now() time.Time { return time.Unix(0, 0).Add(2 * time.Hour) }
 
 // change gives series, by a regular expression that their name and labels match in full, other values
 // than the recorded ones: in the notation of Prometheus' test files, "3" or "0+1x240".
-type change struct{ series, values string }
+type change struct {
+	series, values string
+	// isNew tells that it is one series more, by its name and labels.
+	isNew bool
+}
 
 // cluster is what a Prometheus has of two nodes, as the chart's monitors have it scrape them.
 type cluster struct {
@@ -63,7 +67,7 @@ func recorded(t testing.TB) map[string]string {
 // wellness makes the recorded node a well one.
 func wellness() []change {
 	return []change{
-		{`gpu_dra_device_severity.*`, "0"}, {`gpu_dra_gpu_fault.*`, "_"}, {`gpu_dra_gpu_nvlink_links\{.*down.*`, "0"}, {`gpu_dra_gpu_xid_errors_total.*`, "_"},
+		{series: `gpu_dra_device_severity.*`, values: "0"}, {series: `gpu_dra_gpu_fault.*`, values: "_"}, {series: `gpu_dra_gpu_nvlink_links\{.*down.*`, values: "0"}, {series: `gpu_dra_gpu_xid_errors_total.*`, values: "_"},
 	}
 }
 
@@ -72,12 +76,16 @@ func newCluster(t testing.TB, changes ...change) cluster {
 	t.Helper()
 	var load strings.Builder
 	load.WriteString("load 30s\n")
-	fresh := change{`gpu_dra_gpu_last_reading_timestamp_seconds.*`, "0+30x240"}
+	fresh := change{series: `gpu_dra_gpu_last_reading_timestamp_seconds.*`, values: "0+30x240"}
 	for node, list := range map[string][]change{sick: {fresh}, well: slices.Concat(wellness(), []change{fresh}, changes)} {
 		series := recorded(t)
 		series[`kube_daemonset_status_number_unavailable{daemonset="`+daemonSet+`"}`] = "0"
 		for _, c := range list {
-			matched := false
+			matched := c.isNew
+			if c.isNew {
+				series[c.series] = c.values
+				continue
+			}
 			for name := range series {
 				if regexp.MustCompile("^(" + c.series + ")$").MatchString(name) {
 					series[name], matched = c.values, true

@@ -2,6 +2,8 @@ package monitoring
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -171,13 +173,22 @@ func TestAdapterRule(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(block[1]), &config); err != nil {
 		t.Fatal(err)
 	}
-	c := newCluster(t, change{`gpu_dra_gpu_utilization_ratio\{device="gpu-0000-1b-00-0"\}`, "0.5"})
+	// What Prometheus records of the recorded node and a busy one, it has as a series itself.
+	half := change{series: `gpu_dra_gpu_utilization_ratio\{device="gpu-0000-1b-00-0"\}`, values: "0.5"}
+	const record = "namespace_pod:gpu_utilization:avg"
+	var has []change
+	for _, sample := range newCluster(t, half).ask(t, rules(t)[record].Expr) {
+		series := fmt.Sprintf("%s{namespace=%q,pod=%q}", record, sample.Metric.Get("namespace"), sample.Metric.Get("pod"))
+		has = append(has, change{series: series, values: fmt.Sprint(sample.F), isNew: true})
+	}
+	c := newCluster(t, has...)
 	for _, r := range config.Rules {
 		c.checkQuery(t, r.SeriesQuery)
-		query := strings.NewReplacer("<<.GroupBy>>", "pod", "<<.LabelMatchers>>", `namespace="default",pod=~"user|other"`).Replace(r.MetricsQuery)
+		filled := strings.NewReplacer("<<.Series>>", record, "<<.GroupBy>>", "pod", "<<.LabelMatchers>>", `namespace="default",pod=~"user|other"`)
+		query := filled.Replace(r.MetricsQuery)
 		c.checkQuery(t, query)
 		got := c.ask(t, query)
-		if want := 100 * (0.5 + busy(t)) / 2; len(got) != 1 || got[0].Metric.Get("pod") != "user" || got[0].F != want {
+		if want := 100 * (0.5 + busy(t)) / 2; len(got) != 1 || got[0].Metric.Get("pod") != "user" || math.Abs(got[0].F-want) > 1e-9 {
 			t.Errorf("%s gives %v, want %v of the pod user", query, got, want)
 		}
 		for _, label := range []string{"namespace", "pod"} {

@@ -113,30 +113,30 @@ func TestAlertsCome(t *testing.T) {
 		of   []string
 		want []string
 	}{
-		"GPUSick":                 {[]change{{`gpu_dra_device_severity\{device="` + gpu + `"\}`, "2"}}, []string{"device"}, []string{gpu}},
-		"GPUPartitionSick":        {[]change{{`gpu_dra_device_severity\{device=".*mig.*"\}`, "2"}}, []string{"device"}, []string{"gpu-0000-43-00-0-mig-1g-10gb-0"}},
-		"PodHasSickGPU":           {[]change{{`gpu_dra_device_severity\{device="gpu-0000-1b-00-0"\}`, "3"}}, []string{"namespace", "pod"}, []string{"default user"}},
-		"GPUUnusable":             {[]change{{`gpu_dra_unusable_gpus`, "2"}}, nil, []string{""}},
-		"GPUDriverDown":           {[]change{{`gpu_dra_gpu_driver_up`, "0"}}, nil, []string{""}},
-		"GPUReadingsStale":        {[]change{{`gpu_dra_gpu_last_reading.*` + gpu + `.*`, "3000"}}, []string{"device"}, []string{gpu}},
-		"GPUMemoryErrors":         {[]change{{`gpu_dra_gpu_ecc_errors_total\{device="` + gpu + `",type="uncorrected"\}`, "0x200 1x40"}}, []string{"device"}, []string{gpu}},
-		"GPUNVLinkDown":           {[]change{{`gpu_dra_gpu_nvlink_links\{device="` + gpu + `",state="down"\}`, "1"}}, []string{"device"}, []string{gpu}},
-		"GPUNVLinkErrors":         {[]change{{`gpu_dra_gpu_nvlink_errors_total\{device="` + gpu + `"\}`, "0+600x240"}}, []string{"device"}, []string{gpu}},
-		"GPUPluginDown":           {[]change{{`kube_daemonset.*`, "1"}}, nil, []string{""}},
-		"GPUPluginNotRegistered":  {[]change{{`gpu_dra_kubelet_registered`, "0"}}, nil, []string{""}},
-		"GPUNodeWithoutPublisher": {[]change{{`gpu_dra_publishing`, "0"}}, nil, []string{""}},
-		"GPUPublishFails":         {[]change{{`gpu_dra_publish_duration_seconds_count\{result="failure"\}`, "0+1x240"}}, nil, []string{""}},
-		"GPUPrepareFails":         {[]change{{`gpu_dra_call_failures_total\{operation="prepare",reason="(held|cdi)"\}`, "0+1x240"}}, []string{"reason"}, []string{"cdi"}},
-		"GPUUnprepareFails":       {[]change{{`gpu_dra_call_failures_total\{operation="unprepare",reason="hardware"\}`, "0+1x240"}}, []string{"reason"}, []string{"hardware"}},
+		"GPUSick":                 {[]change{{series: `gpu_dra_device_severity\{device="` + gpu + `"\}`, values: "2"}}, []string{"device"}, []string{gpu}},
+		"GPUPartitionSick":        {[]change{{series: `gpu_dra_device_severity\{device=".*mig.*"\}`, values: "2"}}, []string{"device"}, []string{"gpu-0000-43-00-0-mig-1g-10gb-0"}},
+		"PodHasSickGPU":           {[]change{{series: `gpu_dra_device_severity\{device="gpu-0000-1b-00-0"\}`, values: "3"}}, []string{"namespace", "pod"}, []string{"default user"}},
+		"GPUUnusable":             {[]change{{series: `gpu_dra_unusable_gpus`, values: "2"}}, nil, []string{""}},
+		"GPUDriverDown":           {[]change{{series: `gpu_dra_gpu_driver_up`, values: "0"}}, nil, []string{""}},
+		"GPUReadingsStale":        {[]change{{series: `gpu_dra_gpu_last_reading.*` + gpu + `.*`, values: "3000"}}, []string{"device"}, []string{gpu}},
+		"GPUMemoryErrors":         {[]change{{series: `gpu_dra_gpu_ecc_errors_total\{device="` + gpu + `",type="uncorrected"\}`, values: "0x200 1x40"}}, []string{"device"}, []string{gpu}},
+		"GPUNVLinkDown":           {[]change{{series: `gpu_dra_gpu_nvlink_links\{device="` + gpu + `",state="down"\}`, values: "1"}}, []string{"device"}, []string{gpu}},
+		"GPUNVLinkErrors":         {[]change{{series: `gpu_dra_gpu_nvlink_errors_total\{device="` + gpu + `"\}`, values: "0+600x240"}}, []string{"device"}, []string{gpu}},
+		"GPUPluginDown":           {[]change{{series: `kube_daemonset.*`, values: "1"}}, nil, []string{""}},
+		"GPUPluginNotRegistered":  {[]change{{series: `gpu_dra_kubelet_registered`, values: "0"}}, nil, []string{""}},
+		"GPUNodeWithoutPublisher": {[]change{{series: `gpu_dra_publishing`, values: "0"}}, nil, []string{""}},
+		"GPUPublishFails":         {[]change{{series: `gpu_dra_publish_duration_seconds_count\{result="failure"\}`, values: "0+1x240"}}, nil, []string{""}},
+		"GPUPrepareFails":         {[]change{{series: `gpu_dra_call_failures_total\{operation="prepare",reason="(held|cdi)"\}`, values: "0+1x240"}}, []string{"reason"}, []string{"cdi"}},
+		"GPUUnprepareFails":       {[]change{{series: `gpu_dra_call_failures_total\{operation="unprepare",reason="hardware"\}`, values: "0+1x240"}}, []string{"reason"}, []string{"hardware"}},
 		"GPUPrepareSlow": {[]change{
-			{`gpu_dra_call_duration_seconds_bucket\{operation="prepare",result="success",le="(8|16|32|45|\+Inf)"\}`, "0+1x240"},
+			{series: `gpu_dra_call_duration_seconds_bucket\{operation="prepare",result="success",le="(8|16|32|45|\+Inf)"\}`, values: "0+1x240"},
 		}, nil, []string{""}},
-		"GPUCallHangs":      {[]change{{`gpu_dra_calls_in_flight\{operation="prepare"\}`, "1"}}, []string{"operation"}, []string{"prepare"}},
-		"GPURecordSetAside": {[]change{{`gpu_dra_quarantined_records_total`, "0x200 1x40"}}, nil, []string{""}},
-		"GPUClaimsOrphaned": {[]change{{`gpu_dra_orphans_kept`, "1"}}, nil, []string{""}},
-		"GPUPartitionStuck": {[]change{{`gpu_dra_mig_instances_in_use`, "1"}}, nil, []string{""}},
-		"GPULayoutFailed":   {[]change{{`gpu_dra_mig_layout_gpus\{state="failed"\}`, "1"}}, nil, []string{""}},
-		"GPUSharingDown":    {[]change{{`gpu_dra_mps_daemons\{state="down"\}`, "1"}}, nil, []string{""}},
+		"GPUCallHangs":      {[]change{{series: `gpu_dra_calls_in_flight\{operation="prepare"\}`, values: "1"}}, []string{"operation"}, []string{"prepare"}},
+		"GPURecordSetAside": {[]change{{series: `gpu_dra_quarantined_records_total`, values: "0x200 1x40"}}, nil, []string{""}},
+		"GPUClaimsOrphaned": {[]change{{series: `gpu_dra_orphans_kept`, values: "1"}}, nil, []string{""}},
+		"GPUPartitionStuck": {[]change{{series: `gpu_dra_mig_instances_in_use`, values: "1"}}, nil, []string{""}},
+		"GPULayoutFailed":   {[]change{{series: `gpu_dra_mig_layout_gpus\{state="failed"\}`, values: "1"}}, nil, []string{""}},
+		"GPUSharingDown":    {[]change{{series: `gpu_dra_mps_daemons\{state="down"\}`, values: "1"}}, nil, []string{""}},
 	}
 	for name, r := range all {
 		test, ok := tests[name]
@@ -162,7 +162,7 @@ func TestAlertsCome(t *testing.T) {
 
 // A GPU that is ill takes its partitions with it: that is one alert, not one for each of them.
 func TestPartitionsOfASickGPUAreQuiet(t *testing.T) {
-	c := newCluster(t, change{`gpu_dra_device_severity\{device="gpu-0000-43-00-0.*"\}`, "3"})
+	c := newCluster(t, change{series: `gpu_dra_device_severity\{device="gpu-0000-43-00-0.*"\}`, values: "3"})
 	all := rules(t)
 	for name, want := range map[string]int{"GPUSick": 1, "GPUPartitionSick": 0} {
 		got := slices.DeleteFunc(c.fired(t, all[name]), func(s string) bool { return s != well })
@@ -173,7 +173,7 @@ func TestPartitionsOfASickGPUAreQuiet(t *testing.T) {
 }
 
 func TestRecords(t *testing.T) {
-	c := newCluster(t, change{`gpu_dra_gpu_utilization_ratio\{device="gpu-0000-1b-00-0"\}`, "0.5"})
+	c := newCluster(t, change{series: `gpu_dra_gpu_utilization_ratio\{device="gpu-0000-1b-00-0"\}`, values: "0.5"})
 	all := rules(t)
 	for name, want := range map[string]string{
 		// Both nodes have the same pod: one is busy.
