@@ -115,3 +115,31 @@ func TestOnlyOwnSlices(t *testing.T) {
 		}
 	}
 }
+
+// warnings keeps what the API server warns of.
+type warnings struct{ texts []string }
+
+// HandleWarningHeader implements rest.WarningHandler.
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { w.texts = append(w.texts, text) }
+
+// TestMoreThanANode writes a claim that no node can have: it is taken, with a warning.
+func TestMoreThanANode(t *testing.T) {
+	s := begin(t)
+	config, err := s.Nodes.RESTConfig()
+	s.must(err)
+	config = rest.CopyConfig(config)
+	told := &warnings{}
+	config.WarningHandler = told
+	client, err := kubernetes.NewForConfig(config)
+	s.must(err)
+	for count, says := range map[int64]string{8: "", 17: "asks for 17 whole GPUs"} {
+		told.texts = nil
+		_, err := client.ResourceV1().ResourceClaims(s.namespace).Create(t.Context(), &resourceapi.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "many-"}, Spec: request{count: count}.spec(),
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		s.must(err)
+		if got := strings.Join(told.texts, "\n"); (got == "") != (says == "") || !strings.Contains(got, says) {
+			t.Errorf("for %d GPUs the API server warns %q, want %q", count, got, says)
+		}
+	}
+}

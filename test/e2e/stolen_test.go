@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -148,5 +150,52 @@ func TestLimitedNamespaces(t *testing.T) {
 		if err := c.create(allowed); err != nil {
 			t.Errorf("%s in a namespace with the labels: %v", name, err)
 		}
+	}
+}
+
+// TestClaimsOfOthers writes, with the token of one node's plugin, into claims of that node and of another.
+func TestClaimsOfOthers(t *testing.T) {
+	s := begin(t)
+	s.running(s.create(append(newPod("mine", bridges, request{}), newPod("theirs", islands, request{})...))...)
+	thief, _ := s.stolen(bridges)
+	ready := func(c *resourceapi.ResourceClaim) {
+		r := c.Status.Allocation.Devices.Results[0]
+		c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{
+			Driver: r.Driver, Pool: r.Pool, Device: r.Device,
+			Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Try", LastTransitionTime: metav1.Now()}},
+		}}
+	}
+	reserved := func(c *resourceapi.ResourceClaim) { c.Status.ReservedFor = nil }
+	for what, try := range map[string]struct {
+		pod     string
+		change  func(*resourceapi.ResourceClaim)
+		allowed bool
+	}{
+		"the state of an own device":           {"mine", ready, true},
+		"the state of another node's device":   {"theirs", ready, false},
+		"whom a claim is reserved for":         {"mine", reserved, false},
+		"whom another's claim is reserved for": {"theirs", reserved, false},
+		"an allocation":                        {"mine", func(c *resourceapi.ResourceClaim) { c.Status = resourceapi.ResourceClaimStatus{} }, false},
+	} {
+		s.must(rig.Wait(t.Context(), podLimit, fmt.Sprintf("%s can be written: %t", what, try.allowed), func(ctx context.Context) (string, error) {
+			claims := s.client.ResourceV1().ResourceClaims(s.namespace)
+			claim, err := claims.Get(ctx, rig.ClaimNames(s.getPod(try.pod))[0], metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			try.change(claim)
+			_, err = thief.ResourceV1().ResourceClaims(s.namespace).UpdateStatus(ctx, claim, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+			// Where the API server itself knows whose devices a plugin may write of, the object is invalid for it.
+			refused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err) && strings.Contains(err.Error(), "is forbidden")
+			switch {
+			case apierrors.IsConflict(err):
+				return "the node's own plugin writes, too", nil
+			case err != nil && (try.allowed || !refused):
+				return "", err
+			case err == nil && !try.allowed:
+				return "", errors.New("it is allowed")
+			}
+			return "", nil
+		}))
 	}
 }
