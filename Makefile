@@ -107,6 +107,14 @@ test-e2e: packages chart validation ## End-to-end tests on a real one-node Kuber
 bench: packages ## Measure what docs/performance.md states
 	$(GO) run ./test/bench/cmd/bench
 
+.PHONY: matrix
+matrix: packages ## Every row of the crash matrix and of the matrix of steps that fail
+	CRASH_MATRIX=all $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestStepsThatFail' ./test/process
+
+.PHONY: model
+model: packages ## 10,000 random operations against a model, through the real process
+	MODEL_OPERATIONS=10000 $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestModel$$' ./test/process
+
 .PHONY: soak
 soak: packages ## 5,000 claims of mixed kinds on a simulated node, then a fifth of that with kills
 	SOAK_CYCLES=5000 $(GO) test -race -ldflags '$(LINK)' -timeout 2h -v -run TestSoak ./test/process

@@ -1,12 +1,20 @@
 package prepare
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/claims"
+	"github.com/gpu-dra/driver/pkg/journal"
 )
 
 // mortal runs an engine that dies at the given point; 0 is never.
@@ -198,6 +206,72 @@ func TestFailingRollback(t *testing.T) {
 	inUse(t, n)
 	unprepareOK(t, e, "c1")
 	n.clean(t)
+}
+
+// fullSpecs is a CDI directory on a disk that is full, and from then on so is the journal's.
+type fullSpecs struct {
+	*cdi.Dir
+	full *bool
+}
+
+func (f fullSpecs) EnsureClaim(ctx context.Context, uid types.UID, d []cdi.Device) (bool, error) {
+	if *f.full {
+		return false, syscall.ENOSPC
+	}
+	return f.Dir.EnsureClaim(ctx, uid, d)
+}
+
+type fullJournal struct {
+	*journal.Store
+	full *bool
+}
+
+func (f fullJournal) Save(r *journal.Record) error {
+	if *f.full && r.State == journal.StateStarted {
+		return syscall.ENOSPC
+	}
+	return f.Store.Save(r)
+}
+
+// The disk is full when all is done and the record says so: nothing is undone under that record, and
+// with room on the disk the claim is as it should be.
+func TestFullAfterTheSteps(t *testing.T) {
+	n := newNode(t)
+	full := false
+	e := n.start(t, func(c *Config) {
+		c.Specs, c.Journal = fullSpecs{n.specs(t), &full}, fullJournal{n.store(t), &full}
+		for kind, executor := range c.Executors {
+			c.Executors[kind] = filling{executor, &full}
+		}
+	})
+	if _, err := e.Prepare(t.Context(), matrixPlan()); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("prepare: %v", err)
+	}
+	full = false
+	held := new(HeldError)
+	if _, err := n.start(t).Prepare(t.Context(), plan("c2", part(1, "a"))); !errors.As(err, &held) {
+		t.Errorf("what is still done was given away: %v", err)
+	}
+	prepareOK(t, n.start(t), matrixPlan())
+	inUse(t, n)
+	unprepareOK(t, e, "c1")
+	n.clean(t)
+}
+
+// filling fills the disk with what it does.
+type filling struct {
+	Executor
+	full *bool
+}
+
+func (f filling) Do(ctx context.Context, params jsontext.Value) (jsontext.Value, error) {
+	var p stepParams
+	if err := json.Unmarshal(params, &p); err != nil {
+		return nil, err
+	}
+	out, err := f.Executor.Do(ctx, params)
+	*f.full = *f.full || f.Executor.(carver).kind == "wire" && p.Where == part(1, "b").Name()
+	return out, err
 }
 
 func FuzzParseEntry(f *testing.F) {

@@ -20,7 +20,8 @@ import (
 // Prepare makes the node ready for the claim and answers what the kubelet needs, in the order
 // of the plan. A claim that is prepared gets the same answer again, at no durable write; one
 // that is half prepared is finished; one from before a reboot is made anew on the same GPUs.
-// On error nothing is left behind, except where the error says that a step could not be undone.
+// On error nothing is left behind, except where the error says that a step could not be undone, or
+// that the record could not be written: then all is as the record says.
 //
 // Errors to tell apart: *HeldError, *SwappedError, *StepError, ErrSuperseded, *cdi.NodeError,
 // *cdi.MissingLibraryError, *journal.WriteError, *journal.NewerFormatError, *lock.TimeoutError.
@@ -240,6 +241,14 @@ func (e *Engine) complete(ctx context.Context, plan claims.Plan, r *journal.Reco
 	// The caller's time may be up; the rollback has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
+	if r.State == journal.StatePrepared && len(begun) > 0 {
+		// What is undone under a record that says prepared would not be done again. Where the disk
+		// takes no other, all stays as the record says: that can be prepared again, or unprepared.
+		r.State = journal.StateStarted
+		if saveErr := e.Journal.Save(r); saveErr != nil {
+			return nil, errors.Join(err, saveErr)
+		}
+	}
 	return nil, errors.Join(err, e.undo(ctx, r, begun))
 }
 
@@ -269,6 +278,7 @@ func (e *Engine) carryOut(ctx context.Context, plan claims.Plan, r *journal.Reco
 	}
 	r.State = journal.StatePrepared
 	if err := e.Journal.Save(r); err != nil {
+		r.State = journal.StateStarted
 		return begun, err
 	}
 	_, err = e.Specs.EnsureClaim(ctx, r.UID, devices)

@@ -184,6 +184,24 @@ func countFaults(s *simstate.Node) {
 	atomic.AddUint32(&s.FaultEpoch, 1)
 }
 
+// ArmedFaults lists the call faults that are armed, in the order in which FailCall came on a node
+// without any: After and Count are what is left of them.
+func (n *Node) ArmedFaults() ([]CallFault, error) {
+	var list []CallFault
+	err := n.look(func(s *simstate.Node) error {
+		for i := range s.Faults {
+			if f := &s.Faults[i]; atomic.LoadUint32(&f.Armed) != 0 {
+				list = append(list, CallFault{
+					Function: simstate.String(f.Function[:]), GPU: int(f.GPU), Code: f.Code,
+					After: atomic.LoadUint32(&f.After), Count: atomic.LoadInt64(&f.Remaining), Hang: f.DelayUsec == ^uint64(0),
+				})
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
 // ClearFaults ends all call faults and wakes calls that hang in one.
 func (n *Node) ClearFaults() error {
 	return n.update(func(s *simstate.Node) error {

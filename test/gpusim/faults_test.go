@@ -163,6 +163,35 @@ func TestCountCalls(t *testing.T) {
 	}
 }
 
+// What is left of faults can be looked at while they are met.
+func TestArmedFaults(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	s := start(t, node, 2)
+	want := func(list ...gpusim.CallFault) {
+		t.Helper()
+		have, err := node.ArmedFaults()
+		do(t, err)
+		if !slices.Equal(have, list) {
+			t.Errorf("armed are %+v, want %+v", have, list)
+		}
+	}
+	want()
+	memory := gpusim.CallFault{Function: "nvmlDeviceGetMemoryInfo", GPU: gpusim.AnyGPU, Code: 999, After: 1, Count: 2}
+	name := gpusim.CallFault{Function: "nvmlDeviceGetName", GPU: 2, Count: gpusim.Forever, Hang: true}
+	do(t, node.FailCall(memory))
+	do(t, node.FailCall(name))
+	want(memory, name)
+	s.want("used 0", "0")
+	memory.After = 0
+	want(memory, name)
+	s.want("used 0", unknown)
+	memory.Count = 1
+	want(memory, name)
+	do(t, node.ClearFaults())
+	want()
+}
+
 func TestFaultsOnCallsWithoutADevice(t *testing.T) {
 	t.Parallel()
 	node := gpusim.New(t, "t4-4")

@@ -141,14 +141,24 @@ func (n *Node) DestroyMIG(number, gpuInstance int) error {
 
 // MIGInstances lists the live instances of a GPU by their ids.
 func (n *Node) MIGInstances(number int) ([]MIGInstance, error) {
-	state, err := n.State()
-	if err != nil {
-		return nil, err
-	}
-	if number < 0 || number >= int(state.GPUCount) {
-		return nil, fmt.Errorf("%w: %d; the node has %d", ErrNoGPU, number, state.GPUCount)
-	}
-	return Instances(&state.GPUs[number]), nil
+	var list []MIGInstance
+	err := n.look(func(s *simstate.Node) error {
+		if number < 0 || number >= int(s.GPUCount) {
+			return fmt.Errorf("%w: %d; the node has %d", ErrNoGPU, number, s.GPUCount)
+		}
+		list = Instances(&s.GPUs[number])
+		return nil
+	})
+	return list, err
+}
+
+// MIGMode tells whether the MIG mode of a GPU is on.
+func (n *Node) MIGMode(number int) (on bool, err error) {
+	err = n.gpu(number, func(g *simstate.GPU) error {
+		on = g.MIG.CurrentMode != 0
+		return nil
+	})
+	return on, err
 }
 
 // Instances lists the live instances of a GPU of a state.

@@ -276,6 +276,15 @@ func (n *Node) update(change func(*simstate.Node) error) error {
 	return errors.Join(file.Update(change), file.Close())
 }
 
+// look reads the shared state, of which State makes a copy: that is large.
+func (n *Node) look(read func(*simstate.Node) error) error {
+	file, err := simstate.Open(n.layout.State())
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Read(read), file.Close())
+}
+
 // State returns a copy of the shared state.
 func (n *Node) State() (*simstate.Node, error) {
 	file, err := simstate.Open(n.layout.State())

@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,10 +25,11 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	dir, err := os.MkdirTemp("", "plugin")
+	// MPS control daemons see a /dev/shm and a /tmp of their own, so nothing of the node may lie there.
+	dir, err := os.MkdirTemp("/var/tmp", "p")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
-		err = process.Build(context.Background(), dir, "-race")
+		err = errors.Join(os.Setenv("TMPDIR", dir), process.Build(context.Background(), dir, "-race"), process.BuildDaemon(context.Background(), dir, "-race"))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

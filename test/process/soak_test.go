@@ -55,21 +55,36 @@ type soaker struct {
 	name string
 }
 
-// devices draws what the next claim gets: a GPU, two GPUs, a partition, a partition and a GPU.
-func (s soaker) devices() []string {
+// declared has GPU 6 shared by time slices, and GPU 7 by MPS.
+func declared() process.Setting {
+	return process.Flag("shared-devices", `[{"enforcement":"none","replicas":4,"devices":{"indices":[6]}},{"enforcement":"mps","replicas":4,"devices":{"indices":[7]}}]`)
+}
+
+// changes draw what the next claim gets: a GPU, two GPUs, a partition, a partition and a GPU, a GPU
+// with a time slice, GPUs and a partition by MPS; or shares, of the GPUs that are declared so.
+func (s soaker) changes() []change {
 	a, b := s.bed.Device(s.gpus[0]), s.bed.Device(s.gpus[1])
-	kinds := [][]string{{a}, {b}, {a, b}, {a + "-mig-1g-10gb-0"}, {a + "-mig-2g-20gb-4", a + "-mig-1g-10gb-6"}, {a + "-mig-3g-40gb-0", b}}
+	kinds := [][]change{
+		{gets(a)},
+		{gets(b)},
+		{gets(a, b)},
+		{gets(a + "-mig-1g-10gb-0")},
+		{gets(a+"-mig-2g-20gb-4", a+"-mig-1g-10gb-6")},
+		{gets(a+"-mig-3g-40gb-0", b)},
+		{gets(a), interval("Long")},
+		{gets(b), byMPS("GpuConfig")},
+		{gets(a, b), byMPS("GpuConfig")},
+		{gets(a + "-mig-2g-20gb-0"), byMPS("MigDeviceConfig")},
+	}
+	if s.gpus[0] == 6 {
+		kinds = [][]change{{gets(a), share("0"), interval("Long")}, {gets(b), share("1Gi")}, {gets(a, b), share("1Gi")}}
+	}
 	return kinds[rand.IntN(len(kinds))]
 }
 
 // cycle is the life of one claim. One in twenty is deleted and never unprepared.
 func (s soaker) cycle(n int) {
-	claim := s.bed.Allocated(fmt.Sprintf("%s-%d", s.name, n), nil, func(c *resourceapi.ResourceClaim) {
-		for _, d := range s.devices() {
-			c.Status.Allocation.Devices.Results = append(c.Status.Allocation.Devices.Results,
-				resourceapi.DeviceRequestAllocationResult{Request: process.Request, Driver: process.Driver, Pool: process.NodeName, Device: d})
-		}
-	})
+	claim := s.bed.Allocated(fmt.Sprintf("%s-%d", s.name, n), nil, s.changes()...)
 	s.until("prepare", claim, func() error { _, err := s.bed.Prepare(claim); return err })
 	if rand.IntN(20) == 0 {
 		deleteClaim(s.T, s.bed, claim)
@@ -120,17 +135,18 @@ func TestSoak(t *testing.T) {
 		t.Parallel()
 	}
 	b := process.New(t, "hgx-h100-8")
-	settings := append(eager(), process.Flag("mig-devices", "on-demand"), process.Flag("holder-wait", "5s"), process.Flag("v", "0"))
+	b.StartMPS()
+	settings := append(eager(), process.Flag("mig-devices", "on-demand"), process.Flag("mps", "true"), declared(), process.Flag("holder-wait", "5s"), process.Flag("v", "0"))
 	p := b.Start(settings...)
 	p.WaitReady()
 	soak(t, b, 20, func() {})
 	settle := func() {
 		b.Eventually("an empty node", func() error {
 			left := settled(b)
-			if entries, err := filepath.Glob(b.DataDir() + "/mig/*.json"); err != nil || len(entries)+len(left) > 0 {
-				return fmt.Errorf("left: %v %v, %w", left, entries, err)
+			if len(left) > 0 {
+				return fmt.Errorf("left: %v", left)
 			}
-			return nil
+			return idle(b)
 		})
 	}
 	settle()
@@ -163,13 +179,6 @@ func TestSoak(t *testing.T) {
 		}
 	})
 	settle()
-	for i := range b.Node.GPUCount() {
-		found, err := b.Node.MIGInstances(i)
-		must(t, err)
-		if len(found) > 0 {
-			t.Errorf("GPU %d has partitions %+v", i, found)
-		}
-	}
 	t.Logf("%d cycles with %d kills", done, kills)
 }
 

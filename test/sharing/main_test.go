@@ -10,10 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -26,9 +23,8 @@ import (
 	"github.com/gpu-dra/driver/test/process"
 )
 
-// daemonProgram is the executable of the supervisor of MPS control daemons, hookProgram that of the
-// hook of containers with a limit.
-var daemonProgram, hookProgram string
+// hookProgram is the executable of the hook of containers with a limit.
+var hookProgram string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -43,9 +39,9 @@ func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("/var/tmp", "s")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
-		daemonProgram, hookProgram = filepath.Join(dir, "gpu-mps-daemon"), filepath.Join(dir, "gpu-limit-hook")
-		err = errors.Join(os.Setenv("TMPDIR", dir), process.Build(context.Background(), dir, race...), build(daemonProgram, "CGO_ENABLED="+strconv.Itoa(len(race)), race...),
-			build(hookProgram, "CGO_ENABLED=0")) // static, as in the image
+		hookProgram = filepath.Join(dir, "gpu-limit-hook")
+		err = errors.Join(os.Setenv("TMPDIR", dir), process.Build(context.Background(), dir, race...), process.BuildDaemon(context.Background(), dir, race...),
+			build(hookProgram))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -54,10 +50,11 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func build(program, cgo string, flags ...string) error {
+// build makes a static program, as in the image.
+func build(program string) error {
 	name := filepath.Base(program)
-	cmd := exec.CommandContext(context.Background(), "go", append(append([]string{"build"}, flags...), "-o", program, "github.com/gpu-dra/driver/cmd/"+name)...)
-	cmd.Env = append(os.Environ(), cgo)
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-o", program, "github.com/gpu-dra/driver/cmd/"+name)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", name, err, out)
 	}
@@ -75,26 +72,15 @@ func must(t testing.TB, err error) {
 type bed struct {
 	*process.Bed
 	T   testing.TB
-	pod *pod
+	pod *process.MPSPod
 }
 
 func newBed(t testing.TB, preset string, options ...gpusim.Option) *bed {
 	t.Helper()
 	file, err := nodefile.Preset(preset)
 	must(t, err)
-	b := &bed{Bed: process.NewOn(t, gpusim.NewFromFile(t, file, options...)), T: t}
-	// After the supervisor and whatever it started: shared memory is a file system of its own.
-	t.Cleanup(func() {
-		mounted, err := filepath.Glob(filepath.Join(b.mpsDir(), "daemons/*/shm"))
-		must(t, err)
-		for _, m := range mounted {
-			_ = unix.Unmount(m, unix.MNT_DETACH)
-		}
-	})
-	return b
+	return &bed{Bed: process.NewOn(t, gpusim.NewFromFile(t, file, options...)), T: t}
 }
-
-func (b *bed) mpsDir() string { return filepath.Join(b.DataDir(), "mps") }
 
 // start runs the plugin, and waits until it is ready.
 func (b *bed) start(settings ...process.Setting) *process.Plugin {
@@ -104,66 +90,11 @@ func (b *bed) start(settings ...process.Setting) *process.Plugin {
 	return p
 }
 
-// pod is the container of the supervisor.
-type pod struct {
-	bed *bed
-	cmd *exec.Cmd
-}
-
 // startPod runs the supervisor's container.
-func (b *bed) startPod() *pod {
+func (b *bed) startPod() *process.MPSPod {
 	b.T.Helper()
-	must(b.T, os.MkdirAll(b.DataDir(), 0o755))
-	log, err := os.Create(filepath.Join(b.T.TempDir(), "mps.log"))
-	must(b.T, err)
-	p := &pod{bed: b, cmd: exec.CommandContext(context.WithoutCancel(b.T.Context()), daemonProgram, "--dir="+b.mpsDir(), "--driver-root-mount="+b.Node.DriverRoot(),
-		"--shm-size=1m", "--boot-id="+filepath.Join(b.Node.ProcRoot(), "sys/kernel/random/boot_id"))}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(b.T, p.cmd.Start())
-	b.pod = p
-	b.T.Cleanup(func() {
-		p.end()
-		if text, err := os.ReadFile(log.Name()); b.T.Failed() && err == nil {
-			b.T.Logf("log of the supervisor:\n%s", text)
-		}
-	})
-	return p
-}
-
-// end ends the container as the kubelet does, with everything in it.
-func (p *pod) end() {
-	p.bed.T.Helper()
-	if p.cmd.ProcessState != nil {
-		return
-	}
-	must(p.bed.T, p.cmd.Process.Signal(syscall.SIGTERM))
-	if err := p.cmd.Wait(); err != nil {
-		p.bed.T.Errorf("the supervisor's container ended with %v", err)
-	}
-}
-
-// supervisor is the process that takes orders.
-func (p *pod) supervisor() int {
-	p.bed.T.Helper()
-	found := 0
-	p.bed.Eventually("a supervisor", func() error {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid))
-		var children []byte
-		for _, thread := range threads {
-			text, _ := os.ReadFile(thread) // it may have ended
-			children = append(children, text...)
-		}
-		for word := range strings.FieldsSeq(string(children)) {
-			line, readErr := os.ReadFile(filepath.Join("/proc", word, "cmdline"))
-			if readErr == nil && strings.Contains(string(line), "\x00supervise\x00") {
-				found, err = strconv.Atoi(word)
-				return err
-			}
-		}
-		return errors.Join(err, errors.New("no such child"))
-	})
-	return found
+	b.pod = b.StartMPS()
+	return b.pod
 }
 
 // daemon is the process of a device's control daemon.
@@ -171,7 +102,7 @@ func (b *bed) daemon(device string) int {
 	b.T.Helper()
 	pid := 0
 	b.Eventually("a control daemon", func() error {
-		text, err := os.ReadFile(filepath.Join(b.mpsDir(), "daemons", device, "pipe/nvidia-cuda-mps-control.pid"))
+		text, err := os.ReadFile(filepath.Join(b.MPSDir(), "daemons", device, "pipe/nvidia-cuda-mps-control.pid"))
 		if err != nil {
 			return err
 		}
@@ -273,7 +204,7 @@ func (b *bed) untouched() {
 		}
 	}
 	for _, pattern := range []string{"daemons/*", "devices/*.json"} {
-		if left, err := filepath.Glob(filepath.Join(b.mpsDir(), pattern)); err != nil || len(left) > 0 {
+		if left, err := filepath.Glob(filepath.Join(b.MPSDir(), pattern)); err != nil || len(left) > 0 {
 			b.T.Errorf("left behind: %v, %v", left, err)
 		}
 	}

@@ -87,9 +87,9 @@ func TestKilled(t *testing.T) {
 		p = b.start()
 		b.prepare(claim)
 	}
-	must(t, syscall.Kill(b.pod.supervisor(), syscall.SIGKILL))
+	must(t, syscall.Kill(b.pod.Supervisor(), syscall.SIGKILL))
 	client.ask("allocate 100", "total=100")
-	b.pod.supervisor()
+	b.pod.Supervisor()
 	another := b.Allocated("another", []int{1}, mps(10, "1Gi"))
 	b.prepare(another)
 	if after := b.daemon(b.Device(0)); after != before {
@@ -163,7 +163,7 @@ func TestReboot(t *testing.T) {
 	b.prepare(claim)
 	b.prepare(slices)
 	p.Kill()
-	pod.end()
+	pod.End()
 	must(t, b.Node.Reboot(7))
 	b.startPod()
 	b.start()

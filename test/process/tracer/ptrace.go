@@ -21,6 +21,7 @@ import (
 // session is a trace in the process that traces. All of it runs on one thread.
 type session struct {
 	plan  Plan
+	ready bool // who started the trace is told that every thread is in it; no change counts before
 	seen  int
 	over  bool          // the one failure of a Once plan has been
 	fails map[int]error // threads between the entry and the exit of a call that fails
@@ -42,6 +43,7 @@ func trace(plan Plan, out io.Writer, in io.Reader) error {
 			return err
 		}
 	}
+	s.ready = true
 	if _, err := fmt.Fprintln(out, ready); err != nil {
 		return err
 	}
@@ -181,7 +183,7 @@ func (s *session) call(tid int) error {
 
 func (s *session) entry(tid int, info *callInfo) error {
 	kind, path := s.change(tid, info)
-	if kind == "" || !s.below(path) {
+	if kind == "" || !s.ready || !s.below(path) {
 		return nil
 	}
 	s.seen++
