@@ -441,20 +441,22 @@ func (w *world) over() {
 // is away, through the real process: never two owners of one device, every claim has what it was
 // told, and nothing is left in the end.
 func TestModel(t *testing.T) {
-	operations, sequences, length := 0, 1, operationsOf
+	operations, wanted, sequences := 0, 1, 1
 	if text := os.Getenv(modelVariable); text != "" {
 		n, err := strconv.Atoi(text)
 		must(t, err)
-		sequences, length = (n+operationsOf-1)/operationsOf, operationsOf
+		wanted, sequences = n, 10
 	} else {
 		// One sequence says nothing of others: it is the same each time.
 		must(t, flag.Set("rapid.seed", "1"))
 	}
 	must(t, flag.Set("rapid.checks", strconv.Itoa(sequences)))
-	must(t, flag.Set("rapid.steps", strconv.Itoa(length)))
+	must(t, flag.Set("rapid.steps", strconv.Itoa(operationsOf)))
 	// Sequences of another version of the test say nothing.
 	must(t, flag.Set("rapid.nofailfile", "true"))
-	rapid.Check(t, func(rt *rapid.T) {
+	made := 0
+	one := func(rt *rapid.T) {
+		made++
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := &sequence{TB: t, rt: rt, ctx: ctx}
@@ -474,6 +476,9 @@ func TestModel(t *testing.T) {
 			"supervisor killed": counted(w.supervisorKilled),
 		})
 		w.over()
-	})
-	t.Logf("%d operations in %d sequences", operations, sequences)
+	}
+	for operations < wanted && !t.Failed() {
+		rapid.Check(t, one)
+	}
+	t.Logf("%d operations in %d sequences", operations, made)
 }
