@@ -89,10 +89,10 @@ func (s *scene) writtenByALaterRelease(n int) {
 		extend(record)
 		body, err = json.Marshal(record)
 		s.must(err)
-		header := fmt.Sprintf("gpu-claim-record 1 sha256=%x bytes=%d\n", sha256.Sum256(body), len(body))
+		text = fmt.Appendf(nil, "gpu-claim-record 1 sha256=%x bytes=%d\n%s\n", sha256.Sum256(body), len(body), body)
 		// In one step, since the plugin may look at any time.
 		temporary := filepath.Join(filepath.Dir(file), ".e2e")
-		s.must(os.WriteFile(temporary, append([]byte(header), body...), 0o600))
+		s.must(os.WriteFile(temporary, text, 0o600))
 		s.must(os.Rename(temporary, file))
 	}
 }
