@@ -119,6 +119,7 @@ func ampereNode(s *scene) {
 	s.create(newPod("too-many", ampere, request{count: 8 - whole + 1}))
 	s.unallocatable("too-many")
 	s.start("all-whole", ampere, request{count: 8 - whole})
+	s.exportersSee(ampere, "pair", "static", "beside", "all-whole")
 	s.remove("pair", "static", "beside", "all-whole", "too-many")
 	s.leaves(ampere, empty, true)
 	s.leaves(ampere, foreign, true, "3g.40gb:4")

@@ -100,6 +100,10 @@ func newSuite() (*suite, error) {
 		return nil, err
 	}
 	config.Name = cmp.Or(os.Getenv("CLUSTER_NAME"), "e2e")
+	if config.Features != cluster.FeaturesAllDRA {
+		// NVIDIA's exporter of metrics reads slices in this version.
+		config.RuntimeConfig = cmp.Or(config.RuntimeConfig, "resource.k8s.io/v1beta1=true")
+	}
 	repository, err := filepath.Abs("../..")
 	if err != nil {
 		return nil, err

@@ -146,6 +146,9 @@ func (r *Rig) ClusterCommand(ctx context.Context, args ...string) error {
 		"--name", r.Cluster.Name, "--bin", r.Cluster.Bin, "--state-root", r.Cluster.StateRoot,
 		"--nodes", fmt.Sprint(r.Cluster.Nodes), "--features", r.Cluster.Features,
 	}
+	if c := r.Cluster.RuntimeConfig; c != "" {
+		line = append(line, "--runtime-config", c)
+	}
 	for _, b := range r.Cluster.Binds {
 		line = append(line, "--bind", fmt.Sprintf("%d@%s:%s", b.Node, b.Source, b.Target))
 	}
