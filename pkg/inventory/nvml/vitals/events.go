@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// turn is how long one wait for events lasts: a session that is recalled is kept so long.
-	turn = time.Second
+	// turn is how long one wait for events lasts: so long a session that is recalled is kept, and
+	// who ends a watch waits.
+	turn = 500 * time.Millisecond
 	// about names the event set to the watchdog: it waits beside calls about GPUs.
 	about = "the event set"
 	// noInstance is NVML's "of no instance".
@@ -163,14 +164,15 @@ func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
 	})
 }
 
-// wait gives the next event; nil when none came in its turn.
+// wait gives the next event; nil when none came in its turn. It is not given up before: an event
+// that came meanwhile would be nobody's.
 func (e *ears) wait(ctx context.Context) (*Event, error) {
 	type outcome struct {
 		data gonvml.EventData
 		ret  gonvml.Return
 	}
 	waited := make(chan outcome, 1)
-	err := e.session.Call(ctx, about, symWait, func(nvml.API) nvml.Return {
+	err := e.session.Call(context.WithoutCancel(ctx), about, symWait, func(nvml.API) nvml.Return {
 		return e.with(func(set gonvml.EventSet) nvml.Return {
 			data, ret := set.Wait(uint32(turn.Milliseconds()))
 			waited <- outcome{data, ret}

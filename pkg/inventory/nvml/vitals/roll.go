@@ -9,6 +9,9 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 )
 
+// answerLimit is how long all wait for those that are slow.
+const answerLimit = time.Second
+
 // errUnanswered is of a GPU whose registration has not come back yet.
 var errUnanswered = errors.New("its driver has not answered yet")
 
@@ -47,7 +50,7 @@ func (r *roll) call(ctx context.Context) {
 		r.errs[gpu] = errUnanswered
 		r.ask(ctx, gpu)
 	}
-	timer := time.NewTimer(turn)
+	timer := time.NewTimer(answerLimit)
 	defer timer.Stop()
 	for len(r.pending) > 0 {
 		select {

@@ -54,7 +54,7 @@ func TestRoll(t *testing.T) {
 		}
 		begun := time.Now()
 		roll.call(t.Context())
-		if waited := time.Since(begun); waited != turn {
+		if waited := time.Since(begun); waited != answerLimit {
 			t.Errorf("waited for %s", waited)
 		}
 		wants("at first", true, map[inventory.GPUID]error{slow: errUnanswered, lost: inventory.ErrLost, silent: inventory.ErrNotSupported})

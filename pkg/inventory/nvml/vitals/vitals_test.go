@@ -224,3 +224,45 @@ func TestTheSessionIsCalledBack(t *testing.T) {
 		t.Error("it does not begin anew")
 	}
 }
+
+// What comes while a watch ends is told.
+func TestTheLastEventIsTold(t *testing.T) {
+	m := newMachine(t, "t4-4", time.Minute)
+	want := vitals.Event{GPU: m.gpus[1], XID: 79, Instance: -1}
+	// Now and then the watch does not wait when it is told to end.
+	eventually(t, func() bool {
+		ctx, cancel := context.WithCancel(t.Context())
+		listening, told, done := make(chan struct{}, 4), make(chan vitals.Event, 4), make(chan error, 1)
+		go func() {
+			done <- m.reader.Watch(ctx, m.gpus, func(map[inventory.GPUID]error) { listening <- struct{}{} }, func(e vitals.Event) { told <- e })
+		}()
+		<-listening
+		do(t, m.InjectXID(0, gpusim.XID{Code: 13}))
+		<-told
+		time.AfterFunc(10*time.Millisecond, cancel)
+		<-ctx.Done()
+		do(t, m.InjectXID(1, gpusim.XID{Code: 79}))
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		return len(told) == 1 && <-told == want
+	})
+}
+
+// A change of a GPU keeps nobody from hearing of another.
+func TestWatchBesideAModeChange(t *testing.T) {
+	m := newMachine(t, "hgx-h100-8", time.Minute)
+	_, events, _ := watching(t, m)
+	do(t, m.library.SetMIGMode(t.Context(), m.gpus[1], true))
+	do(t, m.InjectXID(4, gpusim.XID{Code: 48}))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[4], XID: 48, Instance: -1}) {
+		t.Errorf("told of %+v", got)
+	}
+	if _, err := m.scanner.Scan(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	do(t, m.InjectXID(5, gpusim.XID{Code: 48}))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[5], XID: 48, Instance: -1}) {
+		t.Errorf("told of %+v", got)
+	}
+}
