@@ -147,24 +147,28 @@ func (s *scene) exportersSee(node int, pods ...string) {
 	}{"kubelet and slices": {s.mapped, sorted(published)}, "the driver's socket": {s.told, sorted(real)}} {
 		// The socket changes hands with the plugin's lease.
 		s.must(rig.Wait(s.Context(), time.Minute, what+" tell of all devices", func(ctx context.Context) (string, error) {
-			got, err := source.ask(ctx, node)
-			if err != nil {
-				return err.Error(), nil
-			}
-			return cmp.Diff(source.want, got), nil
+			return said(source.ask(ctx, node))(func(got []exported) string { return cmp.Diff(source.want, got) })
 		}))
 	}
 	s.must(rig.Wait(s.Context(), time.Minute, "the metrics tell of all devices", func(ctx context.Context) (string, error) {
-		body, err := s.page(ctx, s.plugin(node).Name, "/metrics")
-		if err != nil {
-			return err.Error(), nil
-		}
-		lines := strings.Split(string(body), "\n")
-		for _, want := range series {
-			if !slices.Contains(lines, want) {
-				return "not among the metrics: " + want, nil
+		return said(s.page(ctx, s.plugin(node).Name, "/metrics"))(func(body []byte) string {
+			lines := strings.Split(string(body), "\n")
+			for _, want := range series {
+				if !slices.Contains(lines, want) {
+					return "not among the metrics: " + want
+				}
 			}
-		}
-		return "", nil
+			return ""
+		})
 	}))
+}
+
+// said gives what is missing of an answer; while there is none, why.
+func said[T any](answer T, err error) func(missing func(T) string) (string, error) {
+	return func(missing func(T) string) (string, error) {
+		if err != nil {
+			return fmt.Sprint(err), nil //nolint:nilerr // it is asked again
+		}
+		return missing(answer), nil
+	}
 }

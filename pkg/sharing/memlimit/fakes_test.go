@@ -3,6 +3,7 @@ package memlimit_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -146,7 +147,13 @@ func (r *rig) begin(name string) string {
 
 func (r *rig) end(cgroup string) {
 	r.t.Helper()
-	must(r.t, os.RemoveAll(filepath.Join(r.cgroups, cgroup)))
+	// It is put aside: the number of a directory that is removed may be the next one's, while that
+	// of a cgroup never is.
+	aside, err := os.MkdirTemp(filepath.Dir(r.cgroups), "ended")
+	must(r.t, err)
+	if err := os.Rename(filepath.Join(r.cgroups, cgroup), filepath.Join(aside, "cgroup")); !errors.Is(err, fs.ErrNotExist) {
+		must(r.t, err)
+	}
 }
 
 // request is what a container's hook asks for.

@@ -17,7 +17,7 @@ import (
 const (
 	// turn is how long one wait for events lasts: so long a session that is recalled is kept, and
 	// who ends a watch waits.
-	turn = 500 * time.Millisecond
+	turn = time.Second
 	// about names the event set to the watchdog: it waits beside calls about GPUs.
 	about = "the event set"
 	// noInstance is NVML's "of no instance".
