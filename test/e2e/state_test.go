@@ -125,6 +125,9 @@ func (s *scene) failures() map[string]float64 {
 	s.Helper()
 	sums := map[string]float64{}
 	for _, pod := range s.plugins(s.Context()) {
+		if pod.DeletionTimestamp != nil {
+			continue // it may end before it answers
+		}
 		text, err := s.page(s.Context(), pod.Name, "metrics")
 		s.must(err)
 		for line := range strings.Lines(string(text)) {
