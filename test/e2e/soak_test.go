@@ -116,10 +116,10 @@ func (s *scene) soakPod(ctx context.Context, name string, node, turn int) error 
 			return "", err
 		}
 		switch phase := now.Status.Phase; {
-		case phase == corev1.PodFailed:
-			return "", fmt.Errorf("it failed: %s %s", now.Status.Reason, now.Status.Message)
-		case phase == corev1.PodSucceeded, force && phase == corev1.PodRunning:
+		case phase == corev1.PodSucceeded, force && phase == corev1.PodRunning, cutOff(now):
 			return "", nil
+		case phase == corev1.PodFailed:
+			return "", fmt.Errorf("it failed: %s", now.Status.String())
 		default:
 			return string(phase), nil
 		}
@@ -141,6 +141,17 @@ func (s *scene) soakPod(ctx context.Context, name string, node, turn int) error 
 		}
 		return "it is there", nil
 	})
+}
+
+// cutOff tells whether a pod ended because its kubelet was killed while the runtime made its
+// container: such a pod is not started again, and its claim has to end all the same.
+func cutOff(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.ContainerStatuses {
+		if t := c.State.Terminated; t != nil && t.Reason == "StartError" && strings.HasSuffix(t.Message, "context canceled") {
+			return true
+		}
+	}
+	return false
 }
 
 // killOne kills the plugin (0) or the kubelet (1) of some node.
