@@ -24,7 +24,7 @@ const (
 	noInstance = 0xFFFFFFFF
 	// pause keeps a driver that fails at once from being asked without end.
 	pause = 5 * time.Second
-	// retry is how long after a failure a GPU is registered again.
+	// retry is how long a GPU has to be registered, and how long after a failure that is tried again.
 	retry = 10 * time.Second
 )
 

@@ -89,13 +89,22 @@ func (r *roll) again(ctx context.Context) {
 	}
 }
 
-// changed tells whether other GPUs are registered than when deaf was last called.
+// changed tells whether other GPUs are deaf than when deaf was last called.
 func (r *roll) changed() bool {
-	return r.told == nil || !maps.EqualFunc(r.told, r.errs, func(a, b error) bool { return a.Error() == b.Error() })
+	return r.told == nil || !maps.EqualFunc(r.told, r.failed(), func(a, b error) bool { return a.Error() == b.Error() })
 }
 
 // deaf are the GPUs that are not registered.
 func (r *roll) deaf() map[inventory.GPUID]error {
-	r.told = maps.Clone(r.errs)
-	return maps.Clone(r.errs)
+	r.told = r.failed()
+	return maps.Clone(r.told)
+}
+
+// failed are those of which that is sure: a node that is busy may be slow.
+func (r *roll) failed() map[inventory.GPUID]error {
+	out := maps.Clone(r.errs)
+	maps.DeleteFunc(out, func(gpu inventory.GPUID, err error) bool {
+		return errors.Is(err, errUnanswered) && time.Since(r.asked[gpu]) < r.pause
+	})
+	return out
 }

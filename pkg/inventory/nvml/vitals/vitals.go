@@ -55,8 +55,8 @@ type Lender interface {
 // Reader reads GPUs in the lender's session.
 type Reader struct {
 	Lender Lender
-	// Retry is how long after a failure a GPU is registered again for what the driver reports; zero
-	// for the default, 10 s.
+	// Retry is how long a GPU has to be registered for what the driver reports, and how long after a
+	// failure that is tried again; zero for the default, 10 s.
 	Retry time.Duration
 }
 

@@ -190,6 +190,7 @@ func TestALostOneIsWatchedAgain(t *testing.T) {
 // A GPU that hangs when the watch begins holds up nobody, and is watched once it answers.
 func TestOneThatHangsIsWatchedLater(t *testing.T) {
 	m := newMachine(t, "hgx-h100-8", time.Minute)
+	m.reader.Retry = time.Millisecond
 	do(t, m.FailCall(gpusim.CallFault{Function: "nvmlDeviceRegisterEvents", GPU: 3, Hang: true, Count: gpusim.Forever}))
 	heard, events, _ := watchingAll(t, m)
 	if deaf := <-heard; deaf[m.gpus[3]] == nil {
