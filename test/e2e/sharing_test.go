@@ -41,8 +41,11 @@ sharing:
 	}
 	maps.Copy(values, enforcedShares())
 	s.with(values)
+	// It kills the plugin, and a pod that another case began just then would wait for the kubelet's
+	// next try.
+	t.Run("MPS", func(t *testing.T) { sharedByMPS(begin(t)) })
 	for name, test := range map[string]func(*scene){
-		"MPS": sharedByMPS, "time slices": timeSliced, "device plugin config": replicated,
+		"time slices": timeSliced, "device plugin config": replicated,
 		"kills": killedByMPS, "never ready": neverReady, "spill and reboot": spills,
 	} {
 		t.Run(name, func(t *testing.T) {
