@@ -21,7 +21,8 @@ func allocated() *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{TypeMeta: metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim"}}
 	c.Name, c.Namespace = "claim", "ns"
 	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Request: "gpu", Driver: gpuDriver, Pool: "node-a", Device: "gpu-1"}, {Request: "far", Driver: gpuDriver, Pool: "node-b", Device: "gpu-2"},
+		{Request: "gpu", Driver: gpuDriver, Pool: "node-a", Device: "gpu-1"},
+		{Request: "far", Driver: gpuDriver, Pool: "node-b", Device: "gpu-2"},
 		{Request: "nic", Driver: nicDriver, Pool: "node-a", Device: "nic-1"},
 	}}}
 	c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod", UID: "1"}}
