@@ -17,7 +17,9 @@ LINK := -extldflags=-Wl,-z,lazy
 # Nested modules: heavy things that only tests and tools need.
 NESTED := test/apivalidation test/apivalidation134 test/chart test/chart/monitoring deployments/container
 
-step = @printf '\n==> %s\n' "$(1)"
+# What takes long says that it is alive, and for how long.
+export STEPS_BEGAN := $(shell date +%s)
+STEP := $(CURDIR)/tools/step
 
 .PHONY: help
 help: ## List the targets
@@ -25,103 +27,112 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build the programs into bin/
-	OUT=$(OUT) VERSION=$(VERSION) deployments/container/build-binaries.sh
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(OUT)/kubectl-gpu ./cmd/kubectl-gpu
-	$(GO) build -o $(OUT)/gpusim ./test/gpusim/cmd/gpusim
-	$(GO) build -o $(OUT)/cluster ./test/cluster/cmd/cluster
-	@printf 'Built %s. Next: make demo\n' "$(OUT)"
+	@OUT=$(OUT) VERSION=$(VERSION) $(STEP) 'programs of the image' deployments/container/build-binaries.sh
+	@CGO_ENABLED=0 $(STEP) 'kubectl gpu' $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o $(OUT)/kubectl-gpu ./cmd/kubectl-gpu
+	@$(STEP) 'simulator of GPU nodes' $(GO) build -o $(OUT)/gpusim ./test/gpusim/cmd/gpusim
+	@$(STEP) 'test cluster' $(GO) build -o $(OUT)/cluster ./test/cluster/cmd/cluster
+	@echo; echo 'The programs are in bin/. Next: bin/kubectl-gpu --help, or make demo'
 
 .PHONY: packages
 packages: ## Install the Debian packages that tests and demo need
 	@missing=""; for p in jq runc busybox-static gcc libc6-dev libseccomp-dev pkg-config iproute2 openssl; do \
 	  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
-	if [ -n "$$missing" ]; then echo "==> installing$$missing"; \
-	  apt-get install -y --no-install-recommends $$missing >/dev/null 2>&1 || \
-	  { apt-get update >/dev/null && apt-get install -y --no-install-recommends $$missing >/dev/null; }; fi
+	if [ -n "$$missing" ]; then install="apt-get install -y --no-install-recommends $$missing >/dev/null"; \
+	  $(STEP) "install$$missing" bash -c "$$install 2>&1 || { apt-get update >/dev/null && $$install; }"; fi
 
 .PHONY: demo
 demo: packages ## The main job without Kubernetes: four GPUs of one NVLink domain in a container
-	@echo '==> building the demo (minutes the first time)'
-	@$(GO) run -trimpath ./demo/cmd/demo $(ARGS)
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/demo ./demo/cmd/demo
+	@$(OUT)/demo $(ARGS)
 
 .PHONY: test
 test: packages ## Unit, property, simulator, allocator, process and crash tests, with the race detector
-	$(call step,product and test packages)
-	$(GO) test -race -ldflags '$(LINK)' -timeout 20m ./...
-	$(call step,image builder)
-	cd deployments/container && $(GO) test -race ./...
-	$(call step,alerts and dashboard against recorded metrics)
-	cd test/chart/monitoring && $(GO) test ./...
+	@$(STEP) 'product and test packages' $(GO) test -race -ldflags '$(LINK)' -timeout 20m ./...
+	@$(STEP) 'image builder' $(GO) -C deployments/container test -race ./...
+	@$(STEP) 'alerts and dashboard against recorded metrics' $(GO) -C test/chart/monitoring test ./...
 	@echo; echo 'All passed. Next: make test-e2e, the same on a real Kubernetes.'
 
 .PHONY: lint
 lint: ## Vet, format and lint every module
-	$(call step,golangci-lint)
-	cd tools/lint && $(GO) build -o $(OUT)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	$(OUT)/golangci-lint run ./...
-	for m in $(NESTED); do (echo "==> $$m"; cd $$m && $(OUT)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
-	$(call step,modules are tidy)
-	$(GO) mod tidy -diff
-	for m in $(NESTED); do (cd $$m && $(GO) mod tidy -diff); done
-	$(call step,generated pages are current)
-	$(GO) run ./docs/gen -check
+	@$(STEP) 'build golangci-lint (minutes the first time)' $(GO) -C tools/lint build -o $(OUT)/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@$(STEP) 'lint the product' $(OUT)/golangci-lint run ./...
+	@for m in $(NESTED); do (cd $$m && $(STEP) "lint $$m" $(OUT)/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
+	@for m in . $(NESTED); do $(STEP) "is the module in $$m tidy?" $(GO) -C $$m mod tidy -diff; done
+	@$(STEP) 'are generated pages current?' $(GO) run ./docs/gen -check
+	@echo; echo 'Nothing found. Next: make test'
 
 .PHONY: docs
 docs: ## Write the generated reference pages anew
-	$(GO) run ./docs/gen
-	cd test/chart && $(GO) run ./cmd/chartctl docs $(CURDIR)/$(CHART)
+	@$(STEP) 'reference pages' $(GO) run ./docs/gen
+	@$(STEP) "the chart's table of values" $(GO) -C test/chart run ./cmd/chartctl docs $(CURDIR)/$(CHART)
+	@echo; echo 'Next: git diff docs deployments/helm'
 
 .PHONY: image
 image: ## Build the image, without a container engine, into dist/
-	OUT=$(DIST)/bin VERSION=$(VERSION) deployments/container/build-binaries.sh
-	cd deployments/container && $(GO) build -o $(DIST)/imagebuild ./cmd/imagebuild
-	$(DIST)/imagebuild --config deployments/container/image.yaml --define BIN=$(DIST)/bin --define VERSION=$(VERSION) \
+	@OUT=$(DIST)/bin VERSION=$(VERSION) $(STEP) 'programs of the image' deployments/container/build-binaries.sh
+	@$(STEP) 'image builder' $(GO) -C deployments/container build -o $(DIST)/imagebuild ./cmd/imagebuild
+	@$(STEP) 'image' $(DIST)/imagebuild --config deployments/container/image.yaml --define BIN=$(DIST)/bin --define VERSION=$(VERSION) \
 	  --name $(IMAGE) --out $(DIST)/gpu-dra-driver.tar
-	@echo 'Next: ctr images import dist/gpu-dra-driver.tar, or make demo-cluster'
+	@echo; echo 'Next: ctr images import dist/gpu-dra-driver.tar, or make demo-cluster'
 
 .PHONY: chart
 chart: ## Test the Helm chart and package it into dist/
-	cd test/chart && $(GO) test ./... && $(GO) build -o $(OUT)/chartctl ./cmd/chartctl
-	mkdir -p $(DIST) && $(OUT)/chartctl package -d $(DIST) $(CHART)
+	@$(STEP) 'tests of the chart' $(GO) -C test/chart test ./...
+	@$(STEP) 'package the chart' $(GO) -C test/chart run ./cmd/chartctl package -d $(DIST) $(CURDIR)/$(CHART)
+	@echo; echo 'Next: helm install gpu-dra-driver dist/gpu-dra-driver-*.tgz; docs/install.md has what it needs'
 
 .PHONY: validation
 validation: ## Hold the slices against the API server's own validation
-	cd test/apivalidation && $(GO) test ./...
-	cd test/apivalidation134 && $(GO) test ./...
+	@$(STEP) 'validation of Kubernetes 1.37' $(GO) -C test/apivalidation test ./...
+	@$(STEP) 'validation of Kubernetes 1.34' $(GO) -C test/apivalidation134 test ./...
+	@echo; echo 'All slices are valid. Next: make test-e2e'
 
 .PHONY: demo-cluster
 demo-cluster: packages ## The main job on a real one-node Kubernetes, through chart and image
-	@echo '==> building the demo'
-	@$(GO) run -trimpath ./demo/cmd/democluster up
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/democluster ./demo/cmd/democluster
+	@$(OUT)/democluster up
 
 .PHONY: demo-cluster-down
 demo-cluster-down: ## End what demo-cluster started and leave the machine as it was
-	@$(GO) run -trimpath ./demo/cmd/democluster down
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/democluster ./demo/cmd/democluster
+	@$(OUT)/democluster down
 
 .PHONY: test-e2e
 test-e2e: packages chart validation ## End-to-end tests on a real one-node Kubernetes
-	$(call step,end-to-end tests)
-	$(GO) test -tags e2e -timeout 60m -v ./test/e2e/...
+	@$(STEP) 'end-to-end tests' $(GO) test -tags e2e -timeout 60m -v ./test/e2e/...
+	@echo; echo 'All passed. Next: make demo-cluster, to look at it; make bench, to measure it'
+
+.PHONY: test-cluster
+test-cluster: packages ## The test cluster itself, without the driver
+	@$(STEP) 'build what is missing (minutes the first time)' $(GO) run ./test/cluster/cmd/cluster build
+	@$(STEP) 'two clusters' $(GO) test -tags cluster -run TestCluster -count 1 ./test/cluster/
+	@echo; echo 'All passed. Next: make test-e2e'
 
 .PHONY: bench
 bench: packages ## Measure what docs/performance.md states
-	$(GO) run ./test/bench/cmd/bench
+	@$(STEP) 'build the measurement (minutes the first time)' $(GO) build -trimpath -o $(OUT)/bench-plugin ./test/bench/cmd/bench
+	@$(OUT)/bench-plugin $(ARGS)
+	@{ echo; echo 'Next: hold the tables against docs/performance.md'; } >&2
 
 .PHONY: matrix
 matrix: packages ## Every row of the crash matrix and of the matrix of steps that fail
-	CRASH_MATRIX=all $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestStepsThatFail' ./test/process
+	@CRASH_MATRIX=all $(STEP) 'every row' $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestStepsThatFail' ./test/process
+	@echo; echo 'All passed. Next: make model, make soak'
 
 .PHONY: model
 model: packages ## 10,000 random operations against a model, through the real process
-	MODEL_OPERATIONS=10000 $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestModel$$' ./test/process
+	@MODEL_OPERATIONS=10000 $(STEP) '10,000 operations' $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestModel$$' ./test/process
+	@echo; echo 'All passed. Next: make soak'
 
 .PHONY: soak
 soak: packages ## 5,000 claims of mixed kinds on a simulated node, then a fifth of that with kills
-	SOAK_CYCLES=5000 $(GO) test -race -ldflags '$(LINK)' -timeout 2h -v -run TestSoak ./test/process
+	@SOAK_CYCLES=5000 $(STEP) '5,000 claims' $(GO) test -race -ldflags '$(LINK)' -timeout 2h -v -run TestSoak ./test/process
+	@echo; echo 'All passed. Next: make soak-cluster'
 
 .PHONY: soak-cluster
 soak-cluster: packages ## 300 pods on a real Kubernetes of four nodes, with kills of plugins and kubelets
-	SOAK_PODS=300 $(GO) test -tags e2e,soak -timeout 2h -v -run TestSoakOnACluster ./test/e2e/
+	@SOAK_PODS=300 $(STEP) '300 pods' $(GO) test -tags e2e,soak -timeout 2h -v -run TestSoakOnACluster ./test/e2e/
+	@echo; echo 'All passed. Next: hold the figures against docs/reliability.md'
 
 .PHONY: clean
 clean: ## Remove what was built here

@@ -67,29 +67,92 @@ func anchors(text string) []string {
 	return out
 }
 
+// documents are all pages of the repository, also those that lie beside the code.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(repository, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(repository, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(path) == ".md" {
+			out[name] = read(t, name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// links are the places in the repository that a page leads to, by the link's own words. A folder's
+// is its README where it has one, as GitHub shows it.
+func links(t *testing.T, name, text string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, link := range all(`\]\(([^)\s]+)\)`, withoutCode(text)) {
+		target, err := url.Parse(link)
+		if err != nil {
+			t.Errorf("%s: link %q: %v", name, link, err)
+			continue
+		}
+		if target.IsAbs() {
+			continue
+		}
+		path := name
+		if target.Path != "" {
+			path = filepath.Join(filepath.Dir(name), target.Path)
+		}
+		if _, err := os.Stat(filepath.Join(repository, path, "README.md")); err == nil {
+			path = filepath.Join(path, "README.md")
+		}
+		out[link] = path
+	}
+	return out
+}
+
 func TestLinks(t *testing.T) {
-	for name, text := range pages(t) {
-		for _, link := range all(`\]\(([^)\s]+)\)`, withoutCode(text)) {
-			target, err := url.Parse(link)
-			if err != nil {
-				t.Errorf("%s: link %q: %v", name, link, err)
-				continue
-			}
-			if target.IsAbs() {
-				continue
-			}
-			path := name
-			if target.Path != "" {
-				path = filepath.Join(filepath.Dir(name), target.Path)
-			}
+	for name, text := range documents(t) {
+		for link, path := range links(t, name, text) {
 			info, err := os.Stat(filepath.Join(repository, path))
 			if err != nil {
 				t.Errorf("%s: link %q leads nowhere", name, link)
 				continue
 			}
-			if target.Fragment != "" && (info.IsDir() || !slices.Contains(anchors(read(t, path)), target.Fragment)) {
+			_, fragment, _ := strings.Cut(link, "#")
+			if fragment != "" && (info.IsDir() || !slices.Contains(anchors(read(t, path)), fragment)) {
 				t.Errorf("%s: link %q: %s has no such heading", name, link, path)
 			}
+		}
+	}
+}
+
+// TestEveryPageIsReached wants a way by links from the README to each page.
+func TestEveryPageIsReached(t *testing.T) {
+	all := documents(t)
+	reached := map[string]bool{"README.md": true}
+	for todo := []string{"README.md"}; len(todo) > 0; todo = todo[1:] {
+		for _, path := range links(t, todo[0], all[todo[0]]) {
+			if _, isPage := all[path]; isPage && !reached[path] {
+				reached[path] = true
+				todo = append(todo, path)
+			}
+		}
+	}
+	for name := range all {
+		if !reached[name] {
+			t.Errorf("no link leads to %s", name)
 		}
 	}
 }
@@ -132,6 +195,30 @@ func TestMakeTargets(t *testing.T) {
 		}
 		if !strings.Contains(read(t, "docs/development.md"), "`make "+target+"`") {
 			t.Errorf("docs/development.md does not name make %s", target)
+		}
+	}
+}
+
+// TestTargetsEnd wants every target to end with what to try next: by its last line, or by the program
+// that this line runs.
+func TestTargetsEnd(t *testing.T) {
+	makefile := read(t, "Makefile")
+	programs := map[string]string{"/demo $(ARGS)": "demo/walkthrough/walk.go", "/democluster up": "demo/cluster/demo.go", "/democluster down": "demo/cluster/demo.go"}
+	for _, target := range all("(?m)^([a-z][a-z0-9-]*):.*## ", makefile) {
+		if slices.Contains([]string{"help", "packages", "clean"}, target) {
+			continue
+		}
+		_, recipe, _ := strings.Cut(makefile, "\n"+target+":")
+		recipe, _, _ = strings.Cut(recipe, "\n\n")
+		last := recipe[strings.LastIndex(recipe, "\n")+1:]
+		says := last
+		for program, source := range programs {
+			if strings.HasSuffix(last, program) {
+				says = read(t, source)
+			}
+		}
+		if !regexp.MustCompile(`Next: |next:|so try more:`).MatchString(says) {
+			t.Errorf("make %s ends with %q, which says nothing of what to try next", target, last)
 		}
 	}
 }

@@ -28,14 +28,24 @@ type Recorder interface {
 	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
 }
 
-// Meter counts what is reported; metrics.Metrics is one.
-type Meter interface {
+// Losses counts what could not be offered, published or read.
+type Losses interface {
 	Omitted(n int)
 	Quarantined(n int)
+	Withheld(partitions int)
+}
+
+// Tidying counts what was undone, or could not be, behind the kubelet's back.
+type Tidying interface {
 	OrphanUndone()
 	OrphansKept(n int)
 	LeftoverRemoved()
-	Withheld(partitions int)
+}
+
+// Meter counts what is reported; metrics.Metrics is one.
+type Meter interface {
+	Losses
+	Tidying
 }
 
 // Reporter tells people what happened on one node.

@@ -140,6 +140,24 @@ func (r *Rig) BuildImage(ctx context.Context, version string) (archive string, e
 	return archive, r.run(pack)
 }
 
+// Revision is the rig with image and chart of another revision of the repository, which git has. The tools
+// stay those of this one.
+func (r *Rig) Revision(ctx context.Context, revision string) (*Rig, error) {
+	other := *r
+	other.Repository = filepath.Join(r.Out, "revision")
+	if err := os.RemoveAll(other.Repository); err != nil {
+		return nil, fmt.Errorf("revision %s: %w", revision, err)
+	}
+	if err := os.MkdirAll(other.Repository, 0o755); err != nil {
+		return nil, fmt.Errorf("revision %s: %w", revision, err)
+	}
+	archive := other.Repository + ".tar"
+	if err := r.run(exec.CommandContext(ctx, "git", "-C", r.Repository, "archive", "--output", archive, revision)); err != nil {
+		return nil, err
+	}
+	return &other, r.run(exec.CommandContext(ctx, "tar", "-C", other.Repository, "-xf", archive))
+}
+
 // ClusterCommand runs the command of the test cluster on the rig's cluster.
 func (r *Rig) ClusterCommand(ctx context.Context, args ...string) error {
 	line := []string{
