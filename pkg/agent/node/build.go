@@ -109,7 +109,7 @@ func (n *Node) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot
 	}
 	n.specs = dir
 	n.Metrics.CountClaims(n.journal.Count)
-	n.base = cdi.NewBase(dir, &lent.Source{Library: n.library, Config: nvidia.Config{
+	n.base = cdi.NewBase(dir, &lent.Source{Library: n.library.Library, Config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
 		HookPath:      hookPath,
 		DriverVersion: func() string { return n.catalog.View().Snapshot.Driver.Version },

@@ -10,9 +10,6 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
-// ret is go-nvml's return code.
-type ret = nvml.Return
-
 func TestCUDAVersion(t *testing.T) {
 	if got, err := cudaVersion(12080); got != (inventory.Version{Major: 12, Minor: 8}) || err != nil {
 		t.Errorf("CUDA version is %+v, %v", got, err)

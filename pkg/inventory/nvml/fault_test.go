@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/test/gpusim"
 	"github.com/gpu-dra/driver/test/gpusim/nodefile"
@@ -273,7 +273,7 @@ func TestADriverThatDoesNotStart(t *testing.T) {
 			if got.Driver.Present || !strings.Contains(got.Driver.Missing, text) || !strings.Contains(got.Driver.Missing, "shows 4 NVIDIA GPUs") {
 				t.Errorf("driver is %+v", got.Driver)
 			}
-			var code *nvml.CallError
+			var code *session.CallError
 			if !errors.As(got.Driver.Err, &code) || len(got.Unusable) != 4 {
 				t.Errorf("error %v, unusable %+v", got.Driver.Err, got.Unusable)
 			}
@@ -377,33 +377,6 @@ func TestAContextThatEndsDuringACall(t *testing.T) {
 	do(t, m.ClearFaults())
 	// The call that was left behind was not given up: the next scan waits for it.
 	m.wantAll(t, m.scan(t))
-}
-
-func TestUseLendsTheLibrary(t *testing.T) {
-	m := newMachine(t, "t4-4")
-	var uuids []string
-	lent := func(api nvml.API) error {
-		d, ret := api.DeviceGetHandleByIndex(0)
-		uuid, _ := d.GetUUID()
-		uuids = append(uuids, uuid)
-		return map[bool]error{false: ret}[ret == 0]
-	}
-	do(t, m.library.Use(t.Context(), "test", lent))
-	do(t, m.library.Close(t.Context()))
-	do(t, m.library.Close(t.Context()))
-	do(t, m.library.Use(t.Context(), "test", lent))
-	if want := slices.Repeat(m.UUIDs()[:1], 2); !slices.Equal(uuids, want) {
-		t.Errorf("read %v, want %v", uuids, want)
-	}
-	refused := errors.New("refused")
-	if err := m.library.Use(t.Context(), "test", func(nvml.API) error { return refused }); !errors.Is(err, refused) {
-		t.Errorf("error is %v", err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := m.library.Use(ended, "test", lent); !errors.Is(err, context.Canceled) {
-		t.Errorf("error is %v", err)
-	}
 }
 
 func TestOperationsTakeTurns(t *testing.T) {

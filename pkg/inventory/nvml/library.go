@@ -2,38 +2,18 @@ package nvml
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/dl"
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/renewal"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 	"github.com/gpu-dra/driver/pkg/inventory/selection"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
-// defaultCallTimeout leaves room below the kubelet's 45 s for a call and stays above the 10 s
-// that lookups were seen to take on busy nodes.
-const defaultCallTimeout = 20 * time.Second
-
-// errSessionEnded: NVML has to be initialised again, as after a reload of the kernel module.
-var errSessionEnded = errors.New("the session with the driver has ended")
-
-// API is go-nvml's interface, for packages that hand it on to a library.
-type API = nvml.Interface
-
-// Return is the code that a call gives.
-type Return = nvml.Return
-
-// Options say where the library is.
+// Options say where the library is, and what of the node is read.
 type Options struct {
 	// Root is the driver root as this process sees it.
 	Root string
@@ -52,306 +32,67 @@ type Options struct {
 // Library is the driver's library, opened when it is first needed and again after it went away.
 // Make one a process. It may be used concurrently.
 type Library struct {
-	options  Options
-	watchdog *watchdog.Watchdog
-	// turn is held by who reads, opens or closes; it guards bound and renewal. A reading may wait
-	// long for a GPU that hangs: who works with one GPU borrows the session without a turn.
-	turn       chan struct{}
-	bound      *binding
-	renewal    renewal.Policy
-	partitions *partitions
-	// mu guards the fields below. Who has the turn may read session without it.
-	mu        sync.Mutex
-	session   *session
-	borrowers int
-	loan      loan
-}
-
-// errBusy says that the session is in use.
-var errBusy = errors.New("the driver's library stays open")
-
-// binding is the file that this process's calls are bound to for ever.
-type binding struct {
-	path string
-	file os.FileInfo
-	api  nvml.Interface
-}
-
-// session is the time between nvmlInit and nvmlShutdown.
-type session struct {
-	api nvml.Interface
-	// symbols are the calls that this driver's library has.
-	symbols map[string]bool
-	opened  time.Time
-	// partitions and selection are the library's.
+	*session.Library
 	partitions *partitions
 	selection  selection.Selection
-	// judged is what GPUs were found to be; who reads guards it.
-	judged map[pci.Address]selection.Verdict
+	// reader belongs to the session of the last reading; who reads guards it.
+	reader *reader
+	// mu guards renewal.
+	mu      sync.Mutex
+	renewal renewal.Policy
 }
 
 var _ inventory.NVML = (*Library)(nil)
 
 // New makes a Library; nothing is opened yet.
 func New(o Options) *Library {
-	if o.CallTimeout == 0 {
-		o.CallTimeout = defaultCallTimeout
-	}
 	return &Library{
-		options: o, watchdog: watchdog.New(o.CallTimeout), turn: make(chan struct{}, 1),
+		Library: session.New(session.Options{
+			Root: o.Root, Path: o.Path, CallTimeout: o.CallTimeout,
+			Required: required(), Calls: slices.Concat(optional(), migSymbols(), modeSymbols(), o.Calls),
+		}),
 		partitions: &partitions{wanted: o.Partitions, profiles: map[profilesKey][]inventory.MIGProfile{}},
+		selection:  o.Selection,
 	}
 }
 
 // Read reads the driver and all GPUs. It opens the library if it is not open, and again when
 // the session has ended or when onBus has GPUs that NVML does not serve (at once for those that
-// came since the last reading, else ever more rarely). Errors: NotFoundError,
-// UnusableError, ReplacedError, HungError, TransientError, CallError or that of ctx.
+// came since the last reading, else ever more rarely). Errors are those of session.Library's
+// Renewing, TransientError and CallError.
 func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
-	if err := l.begin(ctx); err != nil {
-		return inventory.Reading{}, err
-	}
-	defer l.end()
-	var left error
-	if l.session != nil && l.fileChanged() {
-		// An open session would answer on, though containers get other files by now, or none.
-		left = l.shutdown(ctx)
-	}
-	fresh := l.session == nil
-	reading, err := l.readOnce(ctx, onBus)
-	if err != nil && left != nil && !errors.Is(left, errBusy) {
-		err = errors.Join(err, left)
-	}
-	if !fresh && l.wantsNewSession(reading, err, onBus) {
-		reading, err = l.readAnew(ctx, reading, err, onBus)
-	}
+	var reading inventory.Reading
+	err := l.Renewing(ctx, func(s *session.Session) (again bool, err error) {
+		if reading, err = l.readIn(s).read(ctx, onBus); err != nil {
+			return false, err
+		}
+		return l.wantsNewSession(s, reading, onBus), nil
+	})
 	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
 		l.renewal.Noted(unserved(reading, onBus), onBus)
 	}
 	return reading, err
 }
 
-func (l *Library) readOnce(ctx context.Context, onBus []pci.Address) (inventory.Reading, error) {
-	if err := l.open(ctx); err != nil {
-		return inventory.Reading{}, err
+// readIn gives the reader of a session.
+func (l *Library) readIn(s *session.Session) *reader {
+	if l.reader == nil || l.reader.session != s {
+		l.reader = &reader{session: s, partitions: l.partitions, selection: l.selection, judged: map[pci.Address]selection.Verdict{}}
 	}
-	return read(ctx, l.watchdog, l.session, onBus)
-}
-
-// readAnew reads in a new session, unless somebody works with the one that is open.
-func (l *Library) readAnew(ctx context.Context, before inventory.Reading, failed error, onBus []pci.Address) (inventory.Reading, error) {
-	closing := l.shutdown(ctx)
-	if errors.Is(closing, errBusy) {
-		return before, failed
-	}
-	reading, err := l.readOnce(ctx, onBus)
-	if err != nil {
-		// A shutdown that failed matters only if it explains why nothing works after it.
-		err = errors.Join(err, closing)
-	}
-	return reading, err
+	return l.reader
 }
 
 // wantsNewSession tells whether a reading would be better in a new session.
-func (l *Library) wantsNewSession(r inventory.Reading, err error, onBus []pci.Address) bool {
-	if err != nil {
-		return errors.Is(err, errSessionEnded)
-	}
+func (l *Library) wantsNewSession(s *session.Session, r inventory.Reading, onBus []pci.Address) bool {
 	ended := len(r.Boards) > 0
 	for _, b := range r.Boards {
-		ended = ended && errors.Is(errors.Join(b.Err, b.PCI.Err, b.UUID.Err), errSessionEnded)
-	}
-	return ended || l.renewal.Due(unserved(r, onBus), time.Since(l.session.opened))
-}
-
-// Use opens the library if need be and runs f with it under the watchdog, as a call about the
-// library as a whole named what. On a HungError f is still running. f may nest Init and
-// Shutdown, in pairs; it must not keep the API.
-func (l *Library) Use(ctx context.Context, what string, f func(API) error) error {
-	s, release, err := l.borrow(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, what, func() error { return f(s.api) })
-	return errors.Join(err, failed)
-}
-
-// Close ends the session, so that this process holds no device node open and the kernel module
-// can be unloaded. The next Read or Use opens the library again: who closes it for others keeps
-// from calling them. It fails with HungError while a call is left behind.
-func (l *Library) Close(ctx context.Context) error {
-	if err := l.begin(ctx); err != nil {
-		return err
-	}
-	defer l.end()
-	if l.session == nil {
-		return nil
-	}
-	return l.shutdown(ctx)
-}
-
-// Apart runs work while this process has no session with the driver, and opens none: for tools that
-// refuse a GPU that somebody has open. It fails, without work, while somebody works with the session.
-func (l *Library) Apart(ctx context.Context, work func(context.Context) error) error {
-	if err := l.begin(ctx); err != nil {
-		return err
-	}
-	defer l.end()
-	if l.session != nil {
-		if err := l.shutdown(ctx); err != nil {
-			return err
-		}
-	}
-	return work(ctx)
-}
-
-// take gives the session to who ends it, and nobody else gets it any more. The error, an errBusy,
-// says who still works with it.
-func (l *Library) take() (*session, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.borrowers > 0 {
-		return nil, fmt.Errorf("%w: %d operations are under way", errBusy, l.borrowers)
-	}
-	if err := l.watchdog.LeftBehind(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errBusy, err)
-	}
-	s := l.session
-	l.session = nil
-	return s, nil
-}
-
-func (l *Library) begin(ctx context.Context) error {
-	select {
-	case l.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (l *Library) end() { <-l.turn }
-
-// shutdown drops the session if nobody works with it, whatever NVML answers: after an error it is
-// of no use either. The caller has the turn.
-func (l *Library) shutdown(ctx context.Context) error {
-	if err := l.watchdog.Hung(); err != nil {
-		// It keeps the session: who listens for errors of the other GPUs would return it in vain,
-		// and hear nothing meanwhile.
-		return fmt.Errorf("%w: %w", errBusy, err)
-	}
-	defer l.recall(ctx)()
-	s, err := l.take()
-	if err != nil {
-		return err
-	}
-	failed, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlShutdown", func() error { return Failure("nvmlShutdown", s.api.Shutdown()) })
-	if errors.Is(failed, errSessionEnded) {
-		failed = nil
-	}
-	return errors.Join(err, failed)
-}
-
-// open starts a session if there is none.
-func (l *Library) open(ctx context.Context) error {
-	if l.session != nil {
-		return nil
-	}
-	path, file, err := l.find()
-	if err != nil {
-		return err
-	}
-	if l.bound != nil && !os.SameFile(l.bound.file, file) {
-		return &ReplacedError{Bound: l.bound.path, Found: path}
-	}
-	type probed struct {
-		symbols map[string]bool
-		err     error
-	}
-	p, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "dlopen", func() probed {
-		symbols, err := probe(path, l.options.Calls)
-		return probed{symbols, err}
-	})
-	if err = errors.Join(err, p.err); err != nil {
-		return &UnusableError{Path: path, Cause: err}
-	}
-	if l.bound == nil {
-		// From the first call on.
-		l.bound = &binding{path: path, file: file, api: nvml.New(nvml.WithLibraryPath(path))}
-	}
-	return l.initialise(ctx, p.symbols)
-}
-
-// initialise calls nvmlInit in the library that the process is bound to.
-func (l *Library) initialise(ctx context.Context, symbols map[string]bool) error {
-	api, path := l.bound.api, l.bound.path
-	type outcome struct {
-		ret nvml.Return
-		err error
-	}
-	o, err := watchdog.Watch(ctx, l.watchdog, watchdog.Library, "nvmlInit_v2", func() outcome {
-		ret := api.Init()
-		return outcome{ret, Failure("nvmlInit_v2", ret)}
-	})
-	if err = errors.Join(err, o.err); err != nil {
-		return &UnusableError{Path: path, Advice: adviceFor(o.ret), Cause: err}
+		ended = ended && session.Ended(b.Err, b.PCI.Err, b.UUID.Err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.session = &session{
-		api: api, symbols: symbols, opened: time.Now(), partitions: l.partitions,
-		selection: l.options.Selection, judged: map[pci.Address]selection.Verdict{},
-	}
-	return nil
-}
-
-// fileChanged tells whether the library's file is gone or another one is in its place: the driver
-// was removed or replaced. A file system that does not answer says nothing.
-func (l *Library) fileChanged() bool {
-	_, file, err := l.find()
-	var none *NotFoundError
-	return errors.As(err, &none) || errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(l.bound.file, file)
-}
-
-func (l *Library) find() (string, os.FileInfo, error) {
-	path := l.options.Path
-	if path == "" {
-		found, err := Locate(l.options.Root)
-		if err != nil {
-			return "", nil, err
-		}
-		path = found
-	}
-	file, err := os.Stat(path)
-	if err != nil {
-		return "", nil, fmt.Errorf("the driver's library: %w", err)
-	}
-	return path, file, nil
-}
-
-// probe loads the library aside and looks for the calls we may make. go-nvml offers that only
-// after Init, and a call to a symbol that is missing ends the process.
-func probe(path string, more []string) (map[string]bool, error) {
-	library := dl.New(path, dl.RTLD_LAZY|dl.RTLD_LOCAL)
-	if err := library.Open(); err != nil {
-		return nil, err
-	}
-	symbols := map[string]bool{}
-	var missing []error
-	for _, name := range required() {
-		if err := library.Lookup(name); err != nil {
-			missing = append(missing, err)
-		}
-		symbols[name] = true
-	}
-	for _, name := range slices.Concat(optional(), migSymbols(), modeSymbols(), more) {
-		symbols[name] = library.Lookup(name) == nil
-	}
-	if err := errors.Join(missing...); err != nil {
-		return nil, errors.Join(fmt.Errorf("it is no NVML or too old: %w", err), library.Close())
-	}
-	return symbols, library.Close()
+	return ended || l.renewal.Due(unserved(r, onBus), time.Since(s.Opened))
 }
 
 // unserved are the GPUs of the bus that a reading should have and has not, or has lost.

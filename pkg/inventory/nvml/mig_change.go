@@ -9,6 +9,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 // The calls that change partitions, and those that only changing needs.
@@ -43,13 +44,13 @@ func migSymbols() []string {
 // partitioned.
 func (l *Library) MIG(ctx context.Context, gpu inventory.GPUID) (inventory.MIG, error) {
 	var out inventory.MIG
-	err := l.on(ctx, gpu, func(a *asker, d nvml.Device) error {
+	err := l.on(ctx, gpu, func(a *session.Asker, d nvml.Device) error {
 		mode := migMode(a, d)
 		if mode.Err != nil {
 			return mode.Err
 		}
 		out = mode.Value
-		driver := ask(a, symDriverVersion, a.session.api.SystemGetDriverVersion)
+		driver := session.Ask(a, symDriverVersion, a.Session.API.SystemGetDriverVersion)
 		if driver.Err != nil {
 			return driver.Err
 		}
@@ -76,9 +77,9 @@ func (l *Library) SetMIGMode(ctx context.Context, gpu inventory.GPUID, on bool) 
 	if on {
 		mode = nvml.DEVICE_MIG_ENABLE
 	}
-	return l.on(ctx, gpu, func(a *asker, d nvml.Device) error {
+	return l.on(ctx, gpu, func(a *session.Asker, d nvml.Device) error {
 		// The first result is the fate of the mode, the second that of the call.
-		return ask(a, symSetMIGMode, func() (struct{}, nvml.Return) {
+		return session.Ask(a, symSetMIGMode, func() (struct{}, nvml.Return) {
 			activation, ret := d.SetMigMode(mode)
 			if ret == nvml.SUCCESS {
 				ret = activation
@@ -91,15 +92,15 @@ func (l *Library) SetMIGMode(ctx context.Context, gpu inventory.GPUID, on bool) 
 // CreateGPUInstance makes a GPU instance and gives its id. inventory.ErrNoRoom is NVML's answer
 // to a placement that is taken, as well as to too many instances.
 func (l *Library) CreateGPUInstance(ctx context.Context, gpu inventory.GPUID, profile int, at inventory.MIGPlacement) (id int, err error) {
-	err = l.on(ctx, gpu, func(a *asker, d nvml.Device) error {
-		made := ask(a, symCreateGI, func() (nvml.GpuInstance, nvml.Return) {
+	err = l.on(ctx, gpu, func(a *session.Asker, d nvml.Device) error {
+		made := session.Ask(a, symCreateGI, func() (nvml.GpuInstance, nvml.Return) {
 			return d.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: uint32(profile)},
 				&nvml.GpuInstancePlacement{Start: uint32(at.Start), Size: uint32(at.Size)})
 		})
 		if made.Err != nil {
 			return made.Err
 		}
-		info := ask(a, symGIInfo, made.Value.GetInfo)
+		info := session.Ask(a, symGIInfo, made.Value.GetInfo)
 		id = int(info.Value.Id)
 		return info.Err
 	})
@@ -109,16 +110,16 @@ func (l *Library) CreateGPUInstance(ctx context.Context, gpu inventory.GPUID, pr
 // CreateComputeInstance makes the compute instance that has all of a GPU instance, and gives its
 // id.
 func (l *Library) CreateComputeInstance(ctx context.Context, gpu inventory.GPUID, instance int) (id int, err error) {
-	err = l.onInstance(ctx, gpu, instance, func(a *asker, gi nvml.GpuInstance) error {
+	err = l.onInstance(ctx, gpu, instance, func(a *session.Asker, gi nvml.GpuInstance) error {
 		whole, err := wholeCompute(a, gi)
 		if err != nil {
 			return err
 		}
-		made := ask(a, symCreateCI, func() (nvml.ComputeInstance, nvml.Return) { return gi.CreateComputeInstance(&whole) })
+		made := session.Ask(a, symCreateCI, func() (nvml.ComputeInstance, nvml.Return) { return gi.CreateComputeInstance(&whole) })
 		if made.Err != nil {
 			return made.Err
 		}
-		info := ask(a, symCIInfo, made.Value.GetInfo)
+		info := session.Ask(a, symCIInfo, made.Value.GetInfo)
 		id = int(info.Value.Id)
 		return info.Err
 	})
@@ -127,14 +128,14 @@ func (l *Library) CreateComputeInstance(ctx context.Context, gpu inventory.GPUID
 
 // wholeCompute finds the profile of the compute instance that spans a GPU instance: the one
 // with the most slices, the plain one of several.
-func wholeCompute(a *asker, gi nvml.GpuInstance) (nvml.ComputeInstanceProfileInfo, error) {
+func wholeCompute(a *session.Asker, gi nvml.GpuInstance) (nvml.ComputeInstanceProfileInfo, error) {
 	var whole nvml.ComputeInstanceProfileInfo
 	for number := range lastCIProfiles {
-		info := ask(a, symCIProfile, func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+		info := session.Ask(a, symCIProfile, func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 			return gi.GetComputeInstanceProfileInfo(number, sharedEngines)
 		})
 		switch {
-		case hasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT), hasCode(info.Err, nvml.ERROR_NOT_SUPPORTED):
+		case session.HasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT), session.HasCode(info.Err, nvml.ERROR_NOT_SUPPORTED):
 		case info.Err != nil:
 			return whole, info.Err
 		case info.Value.SliceCount > whole.SliceCount:
@@ -150,31 +151,31 @@ func wholeCompute(a *asker, gi nvml.GpuInstance) (nvml.ComputeInstanceProfileInf
 // DestroyComputeInstance removes a compute instance: inventory.ErrInUse while a program uses it,
 // ErrNoSuchGPU where there is none.
 func (l *Library) DestroyComputeInstance(ctx context.Context, gpu inventory.GPUID, instance, compute int) error {
-	return l.onInstance(ctx, gpu, instance, func(a *asker, gi nvml.GpuInstance) error {
-		ci := ask(a, symCIByID, func() (nvml.ComputeInstance, nvml.Return) { return gi.GetComputeInstanceById(compute) })
+	return l.onInstance(ctx, gpu, instance, func(a *session.Asker, gi nvml.GpuInstance) error {
+		ci := session.Ask(a, symCIByID, func() (nvml.ComputeInstance, nvml.Return) { return gi.GetComputeInstanceById(compute) })
 		if ci.Err != nil {
 			return ci.Err
 		}
-		return ask(a, symDestroyCI, func() (struct{}, nvml.Return) { return struct{}{}, ci.Value.Destroy() }).Err
+		return session.Ask(a, symDestroyCI, func() (struct{}, nvml.Return) { return struct{}{}, ci.Value.Destroy() }).Err
 	})
 }
 
 // DestroyGPUInstance removes a GPU instance: inventory.ErrInUse while it has a compute instance,
 // ErrNoSuchGPU where there is none.
 func (l *Library) DestroyGPUInstance(ctx context.Context, gpu inventory.GPUID, instance int) error {
-	return l.onInstance(ctx, gpu, instance, func(a *asker, gi nvml.GpuInstance) error {
-		return ask(a, symDestroyGI, func() (struct{}, nvml.Return) { return struct{}{}, gi.Destroy() }).Err
+	return l.onInstance(ctx, gpu, instance, func(a *session.Asker, gi nvml.GpuInstance) error {
+		return session.Ask(a, symDestroyGI, func() (struct{}, nvml.Return) { return struct{}{}, gi.Destroy() }).Err
 	})
 }
 
 // Processes lists the programs that use a GPU, partitions included, as far as NVML tells.
 func (l *Library) Processes(ctx context.Context, gpu inventory.GPUID) ([]inventory.Process, error) {
 	var out []inventory.Process
-	err := l.on(ctx, gpu, func(a *asker, d nvml.Device) error {
+	err := l.on(ctx, gpu, func(a *session.Asker, d nvml.Device) error {
 		for symbol, call := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
 			symCompute: d.GetComputeRunningProcesses, symGraphics: d.GetGraphicsRunningProcesses,
 		} {
-			list := ask(a, symbol, call)
+			list := session.Ask(a, symbol, call)
 			if err := unlessNotSupported(list.Err); err != nil {
 				return err
 			}
@@ -201,18 +202,18 @@ func unlessNotSupported(err error) error {
 
 // on runs f with the GPU's handle. Several may run at once on different GPUs, also beside a
 // reading; the watchdog keeps calls about one GPU one after the other.
-func (l *Library) on(ctx context.Context, gpu inventory.GPUID, f func(*asker, nvml.Device) error) error {
-	s, release, err := l.borrow(ctx)
+func (l *Library) on(ctx context.Context, gpu inventory.GPUID, f func(*session.Asker, nvml.Device) error) error {
+	s, release, err := l.Borrow(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	a := &asker{ctx: ctx, watchdog: l.watchdog, session: s, about: gpu.PCI.String()}
-	handle := ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.api.DeviceGetHandleByPciBusId(gpu.PCI.String()) })
+	a := s.About(ctx, gpu.PCI.String())
+	handle := session.Ask(a, symHandleByPCI, func() (nvml.Device, nvml.Return) { return s.API.DeviceGetHandleByPciBusId(gpu.PCI.String()) })
 	if handle.Err != nil {
 		return handle.Err
 	}
-	uuid := ask(a, symUUID, handle.Value.GetUUID)
+	uuid := session.Ask(a, symUUID, handle.Value.GetUUID)
 	if uuid.Err != nil {
 		return uuid.Err
 	}
@@ -222,9 +223,9 @@ func (l *Library) on(ctx context.Context, gpu inventory.GPUID, f func(*asker, nv
 	return f(a, handle.Value)
 }
 
-func (l *Library) onInstance(ctx context.Context, gpu inventory.GPUID, instance int, f func(*asker, nvml.GpuInstance) error) error {
-	return l.on(ctx, gpu, func(a *asker, d nvml.Device) error {
-		gi := ask(a, symGIByID, func() (nvml.GpuInstance, nvml.Return) { return d.GetGpuInstanceById(instance) })
+func (l *Library) onInstance(ctx context.Context, gpu inventory.GPUID, instance int, f func(*session.Asker, nvml.GpuInstance) error) error {
+	return l.on(ctx, gpu, func(a *session.Asker, d nvml.Device) error {
+		gi := session.Ask(a, symGIByID, func() (nvml.GpuInstance, nvml.Return) { return d.GetGpuInstanceById(instance) })
 		if gi.Err != nil {
 			return gi.Err
 		}

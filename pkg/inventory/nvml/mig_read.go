@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 // The calls that read partitions.
@@ -41,7 +42,7 @@ type profilesKey struct{ uuid, driver string }
 
 // read adds to a board what it says of its partitions. Boards that cannot be partitioned are
 // not asked.
-func (p *partitions) read(a *asker, d nvml.Device, driver string, b *inventory.Board) {
+func (p *partitions) read(a *session.Asker, d nvml.Device, driver string, b *inventory.Board) {
 	if !p.wanted || b.MIG.Err != nil || !b.MIG.Value.Capable || b.UUID.Err != nil {
 		return
 	}
@@ -52,7 +53,7 @@ func (p *partitions) read(a *asker, d nvml.Device, driver string, b *inventory.B
 }
 
 // of gives the profiles of a GPU, from memory where they were read before.
-func (p *partitions) of(a *asker, d nvml.Device, key profilesKey) inventory.Fact[[]inventory.MIGProfile] {
+func (p *partitions) of(a *session.Asker, d nvml.Device, key profilesKey) inventory.Fact[[]inventory.MIGProfile] {
 	p.mu.Lock()
 	known, ok := p.profiles[key]
 	p.mu.Unlock()
@@ -70,16 +71,16 @@ func (p *partitions) of(a *asker, d nvml.Device, key profilesKey) inventory.Fact
 
 // profiles asks for every profile number that NVML may have, known to us or not. A driver says
 // "invalid argument" to numbers that are beyond its own last one.
-func profiles(a *asker, d nvml.Device) inventory.Fact[[]inventory.MIGProfile] {
+func profiles(a *session.Asker, d nvml.Device) inventory.Fact[[]inventory.MIGProfile] {
 	var out []inventory.MIGProfile
 	for number := range mostProfiles {
-		info := ask(a, symGIProfile, func() (nvml.GpuInstanceProfileInfo_v2, nvml.Return) {
+		info := session.Ask(a, symGIProfile, func() (nvml.GpuInstanceProfileInfo_v2, nvml.Return) {
 			return d.GetGpuInstanceProfileInfoV(number).V2()
 		})
 		switch {
-		case hasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT) && number >= nvml.GPU_INSTANCE_PROFILE_COUNT:
+		case session.HasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT) && number >= nvml.GPU_INSTANCE_PROFILE_COUNT:
 			return inventory.Known(out)
-		case hasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT), hasCode(info.Err, nvml.ERROR_NOT_SUPPORTED):
+		case session.HasCode(info.Err, nvml.ERROR_INVALID_ARGUMENT), session.HasCode(info.Err, nvml.ERROR_NOT_SUPPORTED):
 			continue
 		case info.Err != nil:
 			return inventory.Unknown[[]inventory.MIGProfile](info.Err)
@@ -115,8 +116,8 @@ func profile(info nvml.GpuInstanceProfileInfo_v2) inventory.MIGProfile {
 }
 
 // placements gives where instances of a profile can be, whatever is there now.
-func placements(a *asker, d nvml.Device, profile uint32) inventory.Fact[[]inventory.MIGPlacement] {
-	list := ask(a, symGIPlacements, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+func placements(a *session.Asker, d nvml.Device, profile uint32) inventory.Fact[[]inventory.MIGPlacement] {
+	list := session.Ask(a, symGIPlacements, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 		return d.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profile})
 	})
 	return convert(list, func(list []nvml.GpuInstancePlacement) ([]inventory.MIGPlacement, error) {
@@ -135,10 +136,10 @@ func placement(p nvml.GpuInstancePlacement) inventory.MIGPlacement {
 
 // instances lists the GPU instances of a GPU whose mode is on, also those without a compute
 // instance, which no MIG device stands for.
-func instances(a *asker, d nvml.Device, profiles []inventory.MIGProfile) inventory.Fact[[]inventory.MIGInstance] {
+func instances(a *session.Asker, d nvml.Device, profiles []inventory.MIGProfile) inventory.Fact[[]inventory.MIGInstance] {
 	var out []inventory.MIGInstance
 	for _, p := range profiles {
-		list := ask(a, symGIs, func() ([]nvml.GpuInstance, nvml.Return) {
+		list := session.Ask(a, symGIs, func() ([]nvml.GpuInstance, nvml.Return) {
 			return d.GetGpuInstances(&nvml.GpuInstanceProfileInfo{Id: uint32(p.ID), InstanceCount: uint32(max(p.MaxInstances, 1))})
 		})
 		if errors.Is(list.Err, inventory.ErrNotSupported) {
@@ -148,7 +149,7 @@ func instances(a *asker, d nvml.Device, profiles []inventory.MIGProfile) invento
 			return inventory.Unknown[[]inventory.MIGInstance](list.Err)
 		}
 		for _, gi := range list.Value {
-			info := ask(a, symGIInfo, gi.GetInfo)
+			info := session.Ask(a, symGIInfo, gi.GetInfo)
 			switch {
 			case errors.Is(info.Err, inventory.ErrNoSuchGPU):
 				// It went away since it was listed.
@@ -163,16 +164,16 @@ func instances(a *asker, d nvml.Device, profiles []inventory.MIGProfile) invento
 }
 
 // withCompute adds the compute instances, which NVML knows as MIG devices.
-func withCompute(a *asker, d nvml.Device, found []inventory.MIGInstance) inventory.Fact[[]inventory.MIGInstance] {
+func withCompute(a *session.Asker, d nvml.Device, found []inventory.MIGInstance) inventory.Fact[[]inventory.MIGInstance] {
 	if len(found) == 0 {
 		return inventory.Known(found)
 	}
-	count := ask(a, symMIGCount, d.GetMaxMigDeviceCount)
+	count := session.Ask(a, symMIGCount, d.GetMaxMigDeviceCount)
 	if count.Err != nil {
 		return inventory.Unknown[[]inventory.MIGInstance](count.Err)
 	}
 	for index := range count.Value {
-		device := ask(a, symMIGByIndex, func() (nvml.Device, nvml.Return) { return d.GetMigDeviceHandleByIndex(index) })
+		device := session.Ask(a, symMIGByIndex, func() (nvml.Device, nvml.Return) { return d.GetMigDeviceHandleByIndex(index) })
 		if errors.Is(device.Err, inventory.ErrNoSuchGPU) {
 			continue
 		}
@@ -196,23 +197,17 @@ func withCompute(a *asker, d nvml.Device, found []inventory.MIGInstance) invento
 }
 
 // compute reads one MIG device; gi is the GPU instance that it is in.
-func compute(a *asker, handle inventory.Fact[nvml.Device]) (gi int, c inventory.MIGCompute, err error) {
+func compute(a *session.Asker, handle inventory.Fact[nvml.Device]) (gi int, c inventory.MIGCompute, err error) {
 	if handle.Err != nil {
 		return 0, c, handle.Err
 	}
 	d := handle.Value
-	instance, id, uuid := ask(a, symGIID, d.GetGpuInstanceId), ask(a, symCIID, d.GetComputeInstanceId), ask(a, symUUID, d.GetUUID)
+	instance, id, uuid := session.Ask(a, symGIID, d.GetGpuInstanceId), session.Ask(a, symCIID, d.GetComputeInstanceId), session.Ask(a, symUUID, d.GetUUID)
 	if err := errors.Join(instance.Err, id.Err, uuid.Err); err != nil {
 		return 0, c, err
 	}
-	size := ask(a, symAttributes, d.GetAttributes)
-	return instance.Value, inventory.MIGCompute{ID: id.Value, UUID: uuid.Value, Slices: int(size.Value.ComputeInstanceSliceCount)}, a.end
-}
-
-// hasCode tells whether an error is a call's that returned the code.
-func hasCode(err error, code nvml.Return) bool {
-	var failed *CallError
-	return errors.As(err, &failed) && nvml.Return(failed.Code) == code
+	size := session.Ask(a, symAttributes, d.GetAttributes)
+	return instance.Value, inventory.MIGCompute{ID: id.Value, UUID: uuid.Value, Slices: int(size.Value.ComputeInstanceSliceCount)}, a.End
 }
 
 // textOf reads a C string.

@@ -11,12 +11,12 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/names"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
 // links reads the board's NVLink ports; ErrNotSupported for a board without.
-func links(a *asker, d nvml.Device) inventory.Fact[[]inventory.LinkReading] {
+func links(a *session.Asker, d nvml.Device) inventory.Fact[[]inventory.LinkReading] {
 	count := linkCount(a, d)
 	known := count.Err == nil
 	if !known {
@@ -25,12 +25,12 @@ func links(a *asker, d nvml.Device) inventory.Fact[[]inventory.LinkReading] {
 	}
 	var readings []inventory.LinkReading
 	for number := range count.Value {
-		active := ask(a, symLinkState, func() (bool, nvml.Return) {
+		active := session.Ask(a, symLinkState, func() (bool, nvml.Return) {
 			state, ret := d.GetNvLinkState(number)
 			return state == nvml.FEATURE_ENABLED, ret
 		})
-		if a.end != nil {
-			return inventory.Unknown[[]inventory.LinkReading](a.end)
+		if a.End != nil {
+			return inventory.Unknown[[]inventory.LinkReading](a.End)
 		}
 		if !known && pastTheLast(active.Err) {
 			break
@@ -44,14 +44,14 @@ func links(a *asker, d nvml.Device) inventory.Fact[[]inventory.LinkReading] {
 }
 
 func pastTheLast(err error) bool {
-	var code *CallError
+	var code *session.CallError
 	return errors.Is(err, inventory.ErrNotSupported) ||
 		(errors.As(err, &code) && nvml.Return(code.Code) == nvml.ERROR_INVALID_ARGUMENT)
 }
 
 // linkCount is the number of links that the board has, up or down.
-func linkCount(a *asker, d nvml.Device) inventory.Fact[int] {
-	return ask(a, symFields, func() (int, nvml.Return) {
+func linkCount(a *session.Asker, d nvml.Device) inventory.Fact[int] {
+	return session.Ask(a, symFields, func() (int, nvml.Return) {
 		fields := []nvml.FieldValue{{FieldId: nvml.FI_DEV_NVLINK_LINK_COUNT}}
 		if ret := d.GetFieldValues(fields); ret != nvml.SUCCESS {
 			return 0, ret
@@ -62,20 +62,20 @@ func linkCount(a *asker, d nvml.Device) inventory.Fact[int] {
 	})
 }
 
-func link(a *asker, d nvml.Device, number int, active inventory.Fact[bool]) inventory.LinkReading {
+func link(a *session.Asker, d nvml.Device, number int, active inventory.Fact[bool]) inventory.LinkReading {
 	r := inventory.LinkReading{Active: active}
 	if active.Err != nil || !active.Value {
 		return r
 	}
-	r.Version = convert(ask(a, symLinkVersion, func() (uint32, nvml.Return) { return d.GetNvLinkVersion(number) }), names.NVLinkGeneration)
-	r.Remote = convert(ask(a, symLinkRemoteType, func() (nvml.IntNvLinkDeviceType, nvml.Return) {
+	r.Version = convert(session.Ask(a, symLinkVersion, func() (uint32, nvml.Return) { return d.GetNvLinkVersion(number) }), names.NVLinkGeneration)
+	r.Remote = convert(session.Ask(a, symLinkRemoteType, func() (nvml.IntNvLinkDeviceType, nvml.Return) {
 		return d.GetNvLinkRemoteDeviceType(number)
 	}), names.Remote)
 	if r.Remote.Err == nil && r.Remote.Value != inventory.RemoteGPU {
 		r.Peer = inventory.Unknown[pci.Address](inventory.ErrNotSupported)
 		return r
 	}
-	r.Peer = convert(ask(a, symLinkRemotePCI, func() (nvml.PciInfo, nvml.Return) { return d.GetNvLinkRemotePciInfo(number) }), peerAddress)
+	r.Peer = convert(session.Ask(a, symLinkRemotePCI, func() (nvml.PciInfo, nvml.Return) { return d.GetNvLinkRemotePciInfo(number) }), peerAddress)
 	return r
 }
 
@@ -91,18 +91,18 @@ func peerAddress(info nvml.PciInfo) (pci.Address, error) {
 
 // peers asks which of the other boards board i reaches over NVLink. Boards without links are
 // not asked.
-func peers(ctx context.Context, w *watchdog.Watchdog, s *session, boards []inventory.Board, devices []nvml.Device, i int) inventory.Fact[[]pci.Address] {
+func peers(ctx context.Context, s *session.Session, boards []inventory.Board, devices []nvml.Device, i int) inventory.Fact[[]pci.Address] {
 	from := boards[i]
 	if !usable(from) || from.Links.Err != nil {
 		return inventory.Unknown[[]pci.Address](inventory.ErrNotSupported)
 	}
-	a := &asker{ctx: ctx, watchdog: w, session: s, about: from.PCI.Value.String()}
+	a := s.About(ctx, from.PCI.Value.String())
 	var f inventory.Fact[[]pci.Address]
 	for j, to := range boards {
 		if j == i || !usable(to) {
 			continue
 		}
-		status := ask(a, symP2P, func() (nvml.GpuP2PStatus, nvml.Return) {
+		status := session.Ask(a, symP2P, func() (nvml.GpuP2PStatus, nvml.Return) {
 			return devices[i].GetP2PStatus(devices[j], nvml.P2P_CAPS_INDEX_NVLINK)
 		})
 		switch {
@@ -123,8 +123,8 @@ func usable(b inventory.Board) bool { return b.Err == nil && b.PCI.Err == nil &&
 
 // fabric reads the GPU's place in an NVLink fabric with the newest structure that the driver
 // knows.
-func fabric(a *asker, d nvml.Device) inventory.Fact[inventory.FabricReading] {
-	if a.session.symbols[symFabricV] {
+func fabric(a *session.Asker, d nvml.Device) inventory.Fact[inventory.FabricReading] {
+	if a.Session.Has(symFabricV) {
 		for _, version := range []func() (inventory.FabricReading, nvml.Return, uint8){
 			func() (inventory.FabricReading, nvml.Return, uint8) {
 				info, ret := d.GetGpuFabricInfoV().V3()
@@ -146,12 +146,12 @@ func fabric(a *asker, d nvml.Device) inventory.Fact[inventory.FabricReading] {
 	})
 }
 
-func fabricOf(a *asker, symbol string, call func() (inventory.FabricReading, nvml.Return, uint8)) inventory.Fact[inventory.FabricReading] {
+func fabricOf(a *session.Asker, symbol string, call func() (inventory.FabricReading, nvml.Return, uint8)) inventory.Fact[inventory.FabricReading] {
 	type answer struct {
 		reading inventory.FabricReading
 		state   uint8
 	}
-	return convert(ask(a, symbol, func() (answer, nvml.Return) {
+	return convert(session.Ask(a, symbol, func() (answer, nvml.Return) {
 		reading, ret, state := call()
 		return answer{reading, state}, ret
 	}), func(got answer) (inventory.FabricReading, error) {
@@ -171,7 +171,7 @@ func fabricReading(status uint32, cluster [16]uint8, clique, mask uint32) invent
 
 // unknownVersion tells whether the driver does not know the version of a structure.
 func unknownVersion(err error) bool {
-	var code *CallError
+	var code *session.CallError
 	if !errors.As(err, &code) {
 		return false
 	}

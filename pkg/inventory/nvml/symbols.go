@@ -3,9 +3,6 @@ package nvml
 // The C functions that this package calls. Adding a call means adding its name here; a name
 // that is in neither list counts as missing.
 const (
-	symInit          = "nvmlInit_v2"
-	symShutdown      = "nvmlShutdown"
-	symErrorString   = "nvmlErrorString"
 	symDriverVersion = "nvmlSystemGetDriverVersion"
 	symCount         = "nvmlDeviceGetCount_v2"
 	symHandle        = "nvmlDeviceGetHandleByIndex_v2"
@@ -38,7 +35,7 @@ const (
 
 // required are the calls without which no GPU can be named. All are in drivers since R396.
 func required() []string {
-	return []string{symInit, symShutdown, symErrorString, symDriverVersion, symCount, symHandle, symPCI, symUUID, symMinor}
+	return []string{symDriverVersion, symCount, symHandle, symPCI, symUUID, symMinor}
 }
 
 // optional are the calls whose facts are left out where the driver lacks them.

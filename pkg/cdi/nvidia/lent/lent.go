@@ -11,12 +11,12 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 // Source is a nvidia.Source with a library that is lent to it.
 type Source struct {
-	Library *nvml.Library
+	Library *session.Library
 	// Config is the source's, without the library.
 	Config nvidia.Config
 }
@@ -28,7 +28,7 @@ func (s *Source) Fingerprint() (string, error) { return nvidia.New(s.Config).Fin
 
 // CommonEdits implements cdi.CommonSource.
 func (s *Source) CommonEdits(ctx context.Context) (edits *specs.ContainerEdits, err error) {
-	err = s.Library.Use(ctx, "common CDI edits", func(api nvml.API) error {
+	err = s.Library.Use(ctx, "common CDI edits", func(api session.API) error {
 		config := s.Config
 		config.Library = nvcdi.WithNvmlLib(api)
 		found, err := nvidia.New(config).CommonEdits(ctx)

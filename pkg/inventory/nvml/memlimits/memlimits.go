@@ -14,7 +14,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 // The C functions that this package calls.
@@ -30,7 +30,7 @@ func Calls() []string { return []string{symHandle, symUUID, symSet, symGet} }
 
 // Lender lends the process's session with the driver; nvml.Library does.
 type Lender interface {
-	Lend(ctx context.Context) (nvml.Session, func(), error)
+	Lend(ctx context.Context) (session.Loan, func(), error)
 }
 
 // Limiter asks the driver in the lender's session.
@@ -84,7 +84,7 @@ func (l Limiter) on(ctx context.Context, gpu inventory.GPUID, call string, f fun
 		return fmt.Errorf("the GPU driver has no %s, which came with CUDA 13.4: %w", missing, inventory.ErrNotSupported)
 	}
 	found := make(chan string, 1)
-	err = s.Call(ctx, gpu.PCI.String(), call, func(api nvml.API) nvml.Return {
+	err = s.Call(ctx, gpu.PCI.String(), call, func(api session.API) session.Return {
 		d, ret := api.DeviceGetHandleByPciBusId(gpu.PCI.String())
 		if ret != gonvml.SUCCESS {
 			return ret
@@ -109,7 +109,7 @@ func (l Limiter) on(ctx context.Context, gpu inventory.GPUID, call string, f fun
 }
 
 // missing names a call that the driver's library lacks.
-func missing(s nvml.Session) string {
+func missing(s session.Loan) string {
 	for _, call := range []string{symSet, symGet} {
 		if !s.Has(call) {
 			return call

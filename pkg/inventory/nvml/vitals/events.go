@@ -11,7 +11,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 const (
@@ -83,7 +83,7 @@ func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening fun
 
 // ears are an event set.
 type ears struct {
-	session nvml.Session
+	session session.Loan
 
 	mu  sync.Mutex
 	set gonvml.EventSet
@@ -95,7 +95,7 @@ type ears struct {
 
 func (e *ears) open(ctx context.Context) error {
 	made := make(chan gonvml.EventSet, 1)
-	err := e.session.Call(ctx, about, symSetCreate, func(api nvml.API) nvml.Return {
+	err := e.session.Call(ctx, about, symSetCreate, func(api session.API) session.Return {
 		set, ret := api.EventSetCreate()
 		made <- set
 		return ret
@@ -108,7 +108,7 @@ func (e *ears) open(ctx context.Context) error {
 }
 
 // with has a call use the set, unless that is closed.
-func (e *ears) with(call func(gonvml.EventSet) nvml.Return) nvml.Return {
+func (e *ears) with(call func(gonvml.EventSet) session.Return) session.Return {
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
@@ -135,7 +135,7 @@ func (e *ears) close(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
-	_ = e.session.Call(ctx, about, symSetFree, func(nvml.API) nvml.Return { return e.set.Free() })
+	_ = e.session.Call(ctx, about, symSetFree, func(session.API) session.Return { return e.set.Free() })
 }
 
 // wanted are the events that mean something for health.
@@ -144,7 +144,7 @@ const wanted = gonvml.EventTypeXidCriticalError | gonvml.EventTypeDoubleBitEccEr
 	gonvml.EventTypeGpuUnavailableError | gonvml.EventTypeGpuRecoveryAction
 
 func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
-	return e.session.Call(ctx, gpu.PCI.String(), symRegister, func(api nvml.API) nvml.Return {
+	return e.session.Call(ctx, gpu.PCI.String(), symRegister, func(api session.API) session.Return {
 		d, ret := api.DeviceGetHandleByPciBusId(gpu.PCI.String())
 		if ret != gonvml.SUCCESS {
 			return ret
@@ -160,7 +160,7 @@ func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
 		e.mu.Lock()
 		e.by[d] = gpu
 		e.mu.Unlock()
-		return e.with(func(set gonvml.EventSet) nvml.Return { return d.RegisterEvents(types&wanted, set) })
+		return e.with(func(set gonvml.EventSet) session.Return { return d.RegisterEvents(types&wanted, set) })
 	})
 }
 
@@ -172,8 +172,8 @@ func (e *ears) wait(ctx context.Context) (*Event, error) {
 		ret  gonvml.Return
 	}
 	waited := make(chan outcome, 1)
-	err := e.session.Call(context.WithoutCancel(ctx), about, symWait, func(nvml.API) nvml.Return {
-		return e.with(func(set gonvml.EventSet) nvml.Return {
+	err := e.session.Call(context.WithoutCancel(ctx), about, symWait, func(session.API) session.Return {
+		return e.with(func(set gonvml.EventSet) session.Return {
 			data, ret := set.Wait(uint32(turn.Milliseconds()))
 			waited <- outcome{data, ret}
 			return gonvml.SUCCESS
@@ -198,7 +198,7 @@ func (e *ears) wait(ctx context.Context) (*Event, error) {
 		}
 		return &Event{Instance: -1}, nil
 	default:
-		return nil, fmt.Errorf("wait for errors of GPUs: %w", nvml.Failure(symWait, got.ret))
+		return nil, fmt.Errorf("wait for errors of GPUs: %w", session.Failure(symWait, got.ret))
 	}
 }
 

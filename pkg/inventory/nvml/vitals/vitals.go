@@ -14,7 +14,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/health"
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
+	"github.com/gpu-dra/driver/pkg/inventory/nvml/session"
 )
 
 // The C functions that this package calls.
@@ -49,7 +49,7 @@ func Calls() []string {
 
 // Lender lends the process's session with the driver; nvml.Library does.
 type Lender interface {
-	Lend(ctx context.Context) (nvml.Session, func(), error)
+	Lend(ctx context.Context) (session.Loan, func(), error)
 }
 
 // Reader reads GPUs in the lender's session.
@@ -69,7 +69,7 @@ func (r Reader) Read(ctx context.Context, gpu inventory.GPUID, links int) health
 	defer giveBack()
 	v := new(health.Vitals)
 	// One call of many: who waits for a GPU that hangs waits once.
-	err = s.Call(ctx, gpu.PCI.String(), symHandle, func(api nvml.API) nvml.Return {
+	err = s.Call(ctx, gpu.PCI.String(), symHandle, func(api session.API) session.Return {
 		d, ret := api.DeviceGetHandleByPciBusId(gpu.PCI.String())
 		if ret != gonvml.SUCCESS {
 			return ret
@@ -94,7 +94,7 @@ func (r Reader) Read(ctx context.Context, gpu inventory.GPUID, links int) health
 
 // asked is a device within one watched call.
 type asked struct {
-	session nvml.Session
+	session session.Loan
 	gonvml.Device
 }
 
@@ -103,7 +103,7 @@ func get[T any](a asked, symbol string, call func() (T, gonvml.Return)) inventor
 		return inventory.Unknown[T](fmt.Errorf("%s: %w", symbol, inventory.ErrNotSupported))
 	}
 	value, ret := call()
-	return inventory.Fact[T]{Value: value, Err: nvml.Failure(symbol, ret)}
+	return inventory.Fact[T]{Value: value, Err: session.Failure(symbol, ret)}
 }
 
 // readAll fills in everything, and Err where the GPU went away on the way.

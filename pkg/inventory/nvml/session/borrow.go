@@ -1,15 +1,13 @@
-package nvml
+package session
 
 import (
 	"context"
 	"time"
-
-	"github.com/gpu-dra/driver/pkg/inventory/nvml/watchdog"
 )
 
-// borrow gives the session, opened if need be, and keeps it open until it is released. It waits
+// Borrow gives the session, opened if need be, and keeps it open until it is released. It waits
 // for no reading where a session is open.
-func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
+func (l *Library) Borrow(ctx context.Context) (*Session, func(), error) {
 	if s := l.lend(); s != nil {
 		return s, l.giveBack, nil
 	}
@@ -24,7 +22,7 @@ func (l *Library) borrow(ctx context.Context) (*session, func(), error) {
 }
 
 // lend counts the caller as a user of the session, if there is one.
-func (l *Library) lend() *session {
+func (l *Library) lend() *Session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.session != nil {
@@ -43,8 +41,8 @@ func (l *Library) giveBack() {
 // for events. A reading may have it for as long as a call may take: then the session stays for now.
 const recallLimit = 3 * time.Second
 
-// loan is the account of those who have the session for long. The library's mu guards it.
-type loan struct {
+// account is that of those who have the session for long. The library's mu guards it.
+type account struct {
 	out int
 	// back is closed when the library wants the session back; new borrowers wait for the turn then.
 	back     chan struct{}
@@ -53,55 +51,43 @@ type loan struct {
 	idle chan struct{}
 }
 
-// Session is an open session that was lent.
-type Session struct {
-	session  *session
-	watchdog *watchdog.Watchdog
+// Loan is the session, lent to who works with it for long.
+type Loan struct {
+	*Session
 	// Recalled is closed when the session is to be returned soon.
 	Recalled <-chan struct{}
-}
-
-// Has tells whether the driver's library has a call; of those in Options.Calls and our own.
-func (s Session) Has(call string) bool { return s.session.symbols[call] }
-
-// Call makes one call about a GPU, by its address, or about something else of its own, under the
-// watchdog. It fails with HungError, CallError, or that of ctx; inventory.ErrNotSupported where the
-// library lacks the call. After a HungError f still runs.
-func (s Session) Call(ctx context.Context, about, call string, f func(API) Return) error {
-	a := &asker{ctx: ctx, watchdog: s.watchdog, session: s.session, about: about}
-	return ask(a, call, func() (struct{}, Return) { return struct{}{}, f(s.session.api) }).Err
 }
 
 // Lend gives the session, opened if need be, until it is returned: for who works with it for long,
 // and returns it soon when it is recalled. The library calls it back when the driver is gone or
 // was replaced, and when GPUs came that only a new session serves.
-func (l *Library) Lend(ctx context.Context) (Session, func(), error) {
+func (l *Library) Lend(ctx context.Context) (Loan, func(), error) {
 	if s, ok := l.lendLong(); ok {
 		return s, l.returned, nil
 	}
 	if err := l.begin(ctx); err != nil {
-		return Session{}, nil, err
+		return Loan{}, nil, err
 	}
 	defer l.end()
 	if err := l.open(ctx); err != nil {
-		return Session{}, nil, err
+		return Loan{}, nil, err
 	}
 	s, _ := l.lendLong()
 	return s, l.returned, nil
 }
 
-func (l *Library) lendLong() (Session, bool) {
+func (l *Library) lendLong() (Loan, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.session == nil || l.loan.idle != nil {
-		return Session{}, false
+		return Loan{}, false
 	}
 	if l.loan.out == 0 {
 		l.loan.back, l.loan.recalled = make(chan struct{}), false
 	}
 	l.loan.out++
 	l.borrowers++
-	return Session{session: l.session, watchdog: l.watchdog, Recalled: l.loan.back}, true
+	return Loan{Session: l.session, Recalled: l.loan.back}, true
 }
 
 func (l *Library) returned() {

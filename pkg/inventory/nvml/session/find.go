@@ -1,4 +1,4 @@
-package nvml
+package session
 
 import (
 	"github.com/gpu-dra/driver/pkg/driverroot"

@@ -1,4 +1,4 @@
-package nvml
+package session
 
 import (
 	"errors"
@@ -37,9 +37,9 @@ func (e *CallError) Is(target error) bool {
 	case nvml.ERROR_RESET_REQUIRED:
 		return target == inventory.ErrNeedsReset
 	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return target == errSessionEnded || target == inventory.ErrNoDriver
+		return target == errEnded || target == inventory.ErrNoDriver
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return target == errSessionEnded
+		return target == errEnded
 	}
 	return false
 }
@@ -63,15 +63,24 @@ func (e *TransientError) Is(target error) bool { return target == inventory.ErrT
 
 func (e *TransientError) Unwrap() error { return e.Cause }
 
-// passing marks what NVML returned as transient, unless it says that the driver is gone, may not
+// Passing marks what NVML returned about the node as transient, unless it says that the driver is gone, may not
 // be asked or cannot answer that at all.
-func passing(err error) error {
+func Passing(err error) error {
 	var failed *CallError
-	if !errors.As(err, &failed) || errors.Is(err, errSessionEnded) || errors.Is(err, inventory.ErrNotSupported) ||
+	if !errors.As(err, &failed) || errors.Is(err, errEnded) || errors.Is(err, inventory.ErrNotSupported) ||
 		nvml.Return(failed.Code) == nvml.ERROR_NO_PERMISSION {
 		return err
 	}
 	return &TransientError{Cause: err}
+}
+
+// Ended tells whether one of the errors says that the session has ended.
+func Ended(errs ...error) bool { return errors.Is(errors.Join(errs...), errEnded) }
+
+// HasCode tells whether an error is a call's that returned the code.
+func HasCode(err error, code Return) bool {
+	var failed *CallError
+	return errors.As(err, &failed) && nvml.Return(failed.Code) == code
 }
 
 // HungError tells that a call did not come back in time, now or earlier.
