@@ -86,7 +86,8 @@ func TestSliceTemplate(t *testing.T) {
 	machine, err := preset.Get("two-islands")
 	s.must(err)
 	node := cluster.NodeName(islands)
-	thought := machine.Slices(node, preset.Settings{DriverName: "gpu.nvidia.com", Settings: offer.Settings{Vocabulary: device.VocabularyFull}})
+	thought, err := machine.Slices(node, preset.Settings{DriverName: "gpu.nvidia.com", Settings: offer.Settings{Vocabulary: device.VocabularyFull}})
+	s.must(err)
 	// Another test may have changed the node just before.
 	s.must(rig.Wait(s.Context(), podLimit, "the slices are as thought", func(ctx context.Context) (string, error) {
 		list, err := s.client.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})

@@ -3,6 +3,7 @@ package audit
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ func checks() []check {
 			}
 			return ""
 		}},
-		{"image", finding.Warning, "an image that moves makes two replicas differ, and a roll back is none", "name the image by digest, or at least by a version", images},
+		{"image", finding.Warning, "an image that moves makes two replicas differ, and a roll back is none", "name the image by digest: name:version@sha256:…", images},
 		{"weights", finding.Warning, "weights that come over the network at each start cost minutes, times the number of pods", "mount a volume for the weights: a node-local cache (hostPath, local volume), a claim or an image volume", weights},
 	}
 }
@@ -146,12 +147,35 @@ func threads(s subject) string {
 			return ""
 		}
 		for _, name := range []string{"OMP_NUM_THREADS", "MKL_NUM_THREADS"} {
-			if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name }) {
+			at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+			if at < 0 {
 				return name + " is not set"
+			}
+			if wrong := tooMany(c.Env[at], c.Resources.Limits.Cpu().Value()); wrong != "" {
+				return wrong
 			}
 		}
 		return ""
 	})
+}
+
+// tooMany tells of a number of threads that does not come from the container's CPUs and is more than
+// those; 0 CPUs are no limit. What comes from elsewhere, such as a ConfigMap, is not known here.
+func tooMany(e corev1.EnvVar, cpus int64) string {
+	if from := e.ValueFrom; from != nil {
+		if f := from.ResourceFieldRef; f != nil && !strings.HasSuffix(f.Resource, ".cpu") {
+			return fmt.Sprintf("%s comes from %s, which is no number of CPUs", e.Name, f.Resource)
+		}
+		return ""
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(e.Value), 10, 64)
+	switch {
+	case err != nil || n < 1:
+		return fmt.Sprintf("%s is %q, which is no number of threads", e.Name, e.Value)
+	case cpus > 0 && n > cpus:
+		return fmt.Sprintf("%s is %d, and the container has %d CPUs", e.Name, n, cpus)
+	}
+	return ""
 }
 
 func startup(s subject) string {

@@ -37,7 +37,7 @@ func doctorCommand(kube *genericclioptions.ConfigFlags) *cobra.Command {
 			node.Driver = from.driverName()
 			return doctor.CheckNode(node), nil
 		}
-		s, err := from.load(cmd.Context())
+		s, err := from.loadAll(cmd.Context())
 		if err != nil {
 			return finding.Report{}, err
 		}
@@ -55,7 +55,7 @@ func gatherCommand(kube *genericclioptions.ConfigFlags, version string) *cobra.C
 	}
 	from := newSource(kube, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s, err := from.load(cmd.Context())
+		s, err := from.loadAll(cmd.Context())
 		if err != nil {
 			return err
 		}

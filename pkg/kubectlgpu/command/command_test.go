@@ -124,7 +124,7 @@ const legacy = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {container
 func TestQuestions(t *testing.T) {
 	slices := save(t, "slices.yaml", prints(t, "slice-template --preset hgx-h100-8"))
 	nine, old := save(t, "nine.yaml", claim), save(t, "old.yaml", legacy)
-	prints(t, "explain claim nine -n team-a --from "+slices+","+nine, "claim team-a/nine: does not fit", "Change:", "ask for 8 instead of 9")
+	prints(t, "explain claim nine -n team-a --search 10m --from "+slices+","+nine, "claim team-a/nine: does not fit", "Change:", "ask for 8 instead of 9")
 	prints(t, "explain claims nine -n team-a -o jsonpath={.verdict} --from "+slices+" --from "+nine, "does not fit")
 	prints(t, "plan --preset hgx-h100-8 -f "+nine, "ResourceClaim nine: does not fit", "free GPUs")
 	converted := prints(t, "convert -f "+old, "kind: ResourceClaimTemplate", "deviceClassName: gpu.nvidia.com")
@@ -240,6 +240,7 @@ func TestExamples(t *testing.T) {
 		"---" + strings.ReplaceAll(claim, "nine, namespace: team-a", "big, namespace: default")
 	for name, content := range map[string]string{
 		"bundle/cluster.yaml": strings.ReplaceAll(cluster, "gpu-0000-1b-00-0", "gpu-0000-1a-00-0"),
+		"values.yaml":         "sliceVocabulary: minimal\nmigDevices: on-demand\n",
 		"claim.yaml":          claim, "pod.yaml": legacy, "deployment.yaml": legacy, "train.yaml": legacy,
 	} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

@@ -1,6 +1,8 @@
 package command
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -89,18 +91,25 @@ func sliceTemplateCommand() *cobra.Command {
 		Use: "slice-template --preset NAME", Short: "Print the ResourceSlices that a node of a kind publishes", Args: cobra.NoArgs,
 		Long: "Prints the ResourceSlices that a node of a kind will publish, for an autoscaler that has to know what\n" +
 			"a node offers before there is one. They are those of a real node but for the identity of its boards.",
-		Example: examples("kubectl gpu slice-template --preset hgx-h100-8", "kubectl gpu slice-template --preset dgx-a100-80 --mig-devices on-demand"),
+		Example: examples("kubectl gpu slice-template --preset hgx-h100-8", "kubectl gpu slice-template --preset dgx-a100-80 --values values.yaml"),
 	}
 	flags.addTo(cmd, "kind of node")
 	cmd.Flags().StringVar(&node, "node-name", "template", "name of the node and its pool")
-	cmd.Flags().StringVar(&driver, "driver-name", defaultDriver, "name of the DRA driver")
+	cmd.Flags().StringVar(&driver, flagDriver, "", "name of the DRA driver; that of --values, or "+defaultDriver+", when it is not given")
 	_ = cmd.MarkFlagRequired("preset")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed(flagDriver) && driver == "" {
+			return fmt.Errorf("--%s is empty: name the driver, or leave the flag out", flagDriver)
+		}
 		machine, settings, err := flags.machine(driver)
 		if err != nil {
 			return err
 		}
-		return printSlices(cmd, machine.Slices(node, settings))
+		made, err := machine.Slices(node, settings)
+		if err != nil {
+			return err
+		}
+		return printSlices(cmd, made)
 	}
 	return cmd
 }

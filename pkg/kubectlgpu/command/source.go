@@ -11,16 +11,18 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/preset"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
-	"github.com/gpu-dra/driver/pkg/offer"
 )
 
-const defaultDriver = "gpu.nvidia.com"
+const (
+	defaultDriver = "gpu.nvidia.com"
+	flagDriver    = "driver-name"
+)
 
 // source says where the objects come from.
 type source struct {
+	cmd    *cobra.Command
 	kube   *genericclioptions.ConfigFlags
 	files  []string
 	nodes  int
@@ -29,11 +31,11 @@ type source struct {
 }
 
 func newSource(kube *genericclioptions.ConfigFlags, cmd *cobra.Command) *source {
-	s := &source{kube: kube}
+	s := &source{kube: kube, cmd: cmd}
 	fs := cmd.Flags()
 	fs.StringSliceVar(&s.files, "from", nil, "read saved objects instead of a cluster: files or folders of YAML or JSON, such as one of `kubectl gpu gather`")
 	fs.IntVar(&s.nodes, "nodes", 1, "how many nodes of --preset the cluster has")
-	fs.StringVar(&s.driver, "driver-name", defaultDriver, "name of the DRA driver; empty for the devices of all drivers")
+	fs.StringVar(&s.driver, flagDriver, defaultDriver, "name of the DRA driver; empty for the devices of all drivers")
 	s.preset.addTo(cmd, "look at a cluster of empty nodes of this kind instead of a real one: "+strings.Join(preset.Names(), ", "))
 	return s
 }
@@ -46,28 +48,57 @@ func (s *source) load(ctx context.Context) (*state.State, error) {
 	case s.preset.name == "" && s.nodes != 1:
 		return nil, errors.New("--nodes belongs to --preset")
 	case s.preset.name == "" && s.preset.tuned():
-		return nil, errors.New("--mig-devices, --slice-vocabulary and --list-attributes say what nodes of --preset offer: add --preset, or leave them out")
+		return nil, fmt.Errorf("--%s say what nodes of --preset offer: add --preset, or leave them out", strings.Join(tuning(), ", --"))
 	case len(s.files) > 0:
 		return state.FromFiles(s.files...)
 	case s.preset.name != "":
 		if err := atMost("nodes", s.nodes); err != nil {
 			return nil, err
 		}
-		machine, settings, err := s.preset.machine(s.driverName())
-		if err != nil {
-			return nil, err
-		}
-		return machine.State(s.nodes, settings), nil
+		return s.thought()
 	}
-	client, err := client(s.kube)
+	found, _, err := s.cluster(ctx)
+	return found, err
+}
+
+// loadAll is load with the feature gates, which take a cluster longer to tell than all objects.
+func (s *source) loadAll(ctx context.Context) (*state.State, error) {
+	if len(s.files) > 0 || s.preset.name != "" || s.nodes != 1 || s.preset.tuned() {
+		return s.load(ctx)
+	}
+	found, client, err := s.cluster(ctx)
 	if err != nil {
 		return nil, err
 	}
+	found.ReadFeatures(ctx, client.Discovery().RESTClient())
+	return found, nil
+}
+
+func (s *source) cluster(ctx context.Context) (*state.State, kubernetes.Interface, error) {
+	client, err := client(s.kube)
+	if err != nil {
+		return nil, nil, err
+	}
 	found, err := state.FromCluster(ctx, client)
 	if err != nil {
-		return nil, fmt.Errorf("%w (--from and --preset work without a cluster)", err)
+		return nil, nil, fmt.Errorf("%w (--from and --preset work without a cluster)", err)
 	}
-	return found, nil
+	return found, client, nil
+}
+
+// thought is a cluster of nodes of a preset, whose driver has the name in their values unless a flag
+// gives it one.
+func (s *source) thought() (*state.State, error) {
+	name := ""
+	if s.cmd.Flags().Changed(flagDriver) {
+		name = s.driverName()
+	}
+	machine, settings, err := s.preset.machine(name)
+	if err != nil {
+		return nil, err
+	}
+	s.driver = settings.DriverName
+	return machine.State(s.nodes, settings)
 }
 
 // driverName is one even where the devices of all are asked for.
@@ -96,37 +127,6 @@ func client(kube *genericclioptions.ConfigFlags) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// presetFlags choose a recorded machine and how its driver is set up.
-type presetFlags struct {
-	name, mig, vocabulary string
-	lists                 bool
-}
-
-// The values of --mig-devices, as of the plugin's flag of that name.
-const (
-	migNone     = "none"
-	migOnDemand = "on-demand"
-)
-
-func (p *presetFlags) addTo(cmd *cobra.Command, usage string) {
-	fs := cmd.Flags()
-	fs.StringVar(&p.name, "preset", "", usage)
-	fs.StringVar(&p.mig, "mig-devices", migNone, "partitions that nodes of --preset offer: "+migNone+" or "+migOnDemand)
-	fs.StringVar(&p.vocabulary, "slice-vocabulary", string(device.VocabularyFull), "what nodes of --preset publish of a device: full or minimal")
-	fs.BoolVar(&p.lists, "list-attributes", false, "nodes of --preset publish list attributes")
-	complete := func(name string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
-	complete("preset", preset.Names()...)
-	complete("mig-devices", migNone, migOnDemand)
-	complete("slice-vocabulary", string(device.VocabularyFull), string(device.VocabularyMinimal))
-}
-
-// tuned tells whether some setting is not the default.
-func (p *presetFlags) tuned() bool {
-	return p.mig != migNone || p.vocabulary != string(device.VocabularyFull) || p.lists
-}
-
 // choice checks the value of a flag that takes some words only.
 func choice(flag, value string, allowed ...string) error {
 	if slices.Contains(allowed, value) {
@@ -142,16 +142,4 @@ func atMost(flag string, value int) error {
 		return fmt.Errorf("--%s %d: use 1 to %d", flag, value, most)
 	}
 	return nil
-}
-
-func (p *presetFlags) machine(driver string) (preset.Machine, preset.Settings, error) {
-	if err := errors.Join(choice("mig-devices", p.mig, migNone, migOnDemand),
-		choice("slice-vocabulary", p.vocabulary, string(device.VocabularyFull), string(device.VocabularyMinimal))); err != nil {
-		return preset.Machine{}, preset.Settings{}, err
-	}
-	machine, err := preset.Get(p.name)
-	settings := preset.Settings{DriverName: driver, Settings: offer.Settings{
-		Vocabulary: device.Vocabulary(p.vocabulary), Lists: p.lists, Partitions: p.mig == migOnDemand,
-	}}
-	return machine, settings, err
 }

@@ -40,7 +40,7 @@ const (
 // Check looks at everything.
 func Check(ctx context.Context, c Cluster) finding.Report {
 	r := finding.Report{Of: "DoctorReport"}
-	for _, look := range []func(context.Context, Cluster, *finding.Report){read, versions, plugins, pools, classes, rivals, twins, taints, lost} {
+	for _, look := range []func(context.Context, Cluster, *finding.Report){read, versions, features, plugins, pools, classes, rivals, twins, taints, lost} {
 		look(ctx, c, &r)
 	}
 	return r

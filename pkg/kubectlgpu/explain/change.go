@@ -61,9 +61,9 @@ type change struct {
 
 // nearest finds the first change with which the claims fit: from what time heals to what asks for
 // something else. Empty when none does, or none was found in time.
-func (p *problem) nearest(ctx context.Context, c counted) string {
+func (p *problem) nearest(ctx context.Context, c counted, searches *budget) string {
 	for _, try := range p.changes(c) {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || searches.left <= 0 {
 			return ""
 		}
 		if found, _, err := try.then.fits(ctx); err == nil && found.reason == "" {
@@ -141,7 +141,7 @@ func (r Request) most() int {
 func (p *problem) owners(counted) []state.Owner {
 	held := map[string]int{}
 	by := map[string]state.Owner{}
-	for _, d := range p.state.Devices() {
+	for _, d := range p.seen().devices {
 		for _, o := range d.Exclusive() {
 			key := o.Namespace + "/" + o.Claim
 			held[key]++
@@ -174,6 +174,9 @@ func (p *problem) taints(c counted) string {
 func (p *problem) with(s *state.State, claims []*resourceapi.ResourceClaim) *problem {
 	out := *p
 	out.state, out.claims = s, claims
+	if s != p.state {
+		out.looked = nil
+	}
 	return &out
 }
 

@@ -60,8 +60,11 @@ func (n Node) Claims() []*resourceapi.ResourceClaim { return n.problem.claims }
 
 // Options bound and refine an explanation.
 type Options struct {
-	// Search bounds all searches of the allocator together; 0 is half a second.
+	// Search bounds all searches of the allocator together; 0 is half a second. Counting is not part
+	// of it.
 	Search time.Duration
+	// FirstFit leaves out the nodes behind the first that fits.
+	FirstFit bool
 }
 
 // DefaultSearch leaves room for everything else within a second.
@@ -70,6 +73,7 @@ const DefaultSearch = 500 * time.Millisecond
 // Explainer answers questions about one state.
 type Explainer struct {
 	state     *state.State
+	nodes     byNode
 	options   Options
 	match     *matcher
 	allocator *allocation.Allocator
@@ -80,7 +84,7 @@ func New(s *state.State, o Options) *Explainer {
 	if o.Search == 0 {
 		o.Search = DefaultSearch
 	}
-	return &Explainer{state: s, options: o, match: newMatcher(), allocator: allocation.New(allocation.Default137())}
+	return &Explainer{state: s, nodes: sorted(s), options: o, match: newMatcher(), allocator: allocation.New(allocation.Default137())}
 }
 
 // Claim explains a claim of the state.
@@ -168,11 +172,10 @@ func (e *Explainer) Claims(ctx context.Context, claims []*resourceapi.ResourceCl
 	for i, c := range claims {
 		defaulted[i] = allocation.WithDefaults(c)
 	}
-	searching, cancel := context.WithTimeout(ctx, e.options.Search)
-	defer cancel()
+	searches := &budget{left: e.options.Search}
 	var out Explanation
 	for _, name := range nodes {
-		n, err := e.node(ctx, searching, name, defaulted)
+		n, err := e.node(ctx, searches, name, defaulted)
 		if err != nil {
 			return Explanation{Verdict: Invalid, Reason: err.Error()}
 		}
@@ -182,18 +185,21 @@ func (e *Explainer) Claims(ctx context.Context, claims []*resourceapi.ResourceCl
 			for i := range n.Results {
 				out.Devices = append(out.Devices, results(&n.Results[i])...)
 			}
+			if e.options.FirstFit {
+				break
+			}
 		}
 	}
 	if out.Verdict == Fits {
 		out.Reason = "the scheduler can give it what it asks for; if it still waits, look at the scheduler's own events"
 		return out
 	}
-	out.sum(searching)
+	out.sum(ctx, searches)
 	return out
 }
 
-func (e *Explainer) node(ctx, searching context.Context, name string, claims []*resourceapi.ResourceClaim) (Node, error) {
-	p := &problem{state: onNode(e.state, name), node: e.state.Node(name), claims: claims, match: e.match, allocator: e.allocator}
+func (e *Explainer) node(ctx context.Context, searches *budget, name string, claims []*resourceapi.ResourceClaim) (Node, error) {
+	p := &problem{state: e.nodes.state(e.state, name), node: e.nodes.node(name), claims: claims, match: e.match, allocator: e.allocator, searches: searches}
 	out := Node{Name: name, problem: p}
 	c, err := p.count(ctx)
 	if err != nil {
@@ -203,7 +209,7 @@ func (e *Explainer) node(ctx, searching context.Context, name string, claims []*
 	if c.reason != "" {
 		return out, nil
 	}
-	found, results, err := p.fits(searching)
+	found, results, err := p.search(ctx, c)
 	switch {
 	case errors.Is(err, errNoTime):
 		out.Verdict, out.Reason = Undecided, "counting finds no reason, and the search for a combination was ended; a scheduler gives up after 10 s on each node"
@@ -218,7 +224,7 @@ func (e *Explainer) node(ctx, searching context.Context, name string, claims []*
 }
 
 // sum chooses the node that is nearest to a fit, and looks for a change there.
-func (x *Explanation) sum(ctx context.Context) {
+func (x *Explanation) sum(ctx context.Context, searches *budget) {
 	x.Verdict = DoesNotFit
 	if len(x.Nodes) == 0 {
 		x.Reason = "no node publishes devices; `kubectl gpu doctor` looks for the reason"
@@ -235,7 +241,7 @@ func (x *Explanation) sum(ctx context.Context) {
 	}
 	n := x.Nodes[best]
 	x.Reason = fmt.Sprintf("node %s: %s", n.Name, n.Reason)
-	if change := n.problem.nearest(ctx, n.counted); change != "" {
+	if change := n.problem.nearest(ctx, n.counted, searches); change != "" {
 		x.Change = fmt.Sprintf("%s; then it fits node %s", change, n.Name)
 	}
 }
@@ -270,7 +276,7 @@ func (e *Explainer) nodesFor(pod *corev1.Pod, claims []*resourceapi.ResourceClai
 	var open []string
 	var excluded []Node
 	for _, name := range e.state.NodeNames() {
-		if reason := allocation.Refusal(e.state.Node(name), pod, claims); reason != "" {
+		if reason := allocation.Refusal(e.nodes.node(name), pod, claims); reason != "" {
 			excluded = append(excluded, Node{Name: name, Verdict: DoesNotFit, Reason: reason})
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/utils/ptr"
@@ -191,9 +192,7 @@ func (s *sieve) conditions(w want) error {
 	}); err != nil || w.admin {
 		return err
 	}
-	if err := s.take(StepInUse, holders(s.left), func(d state.Device) (bool, error) {
-		return d.Shared() || len(d.Exclusive()) == 0, nil
-	}); err != nil {
+	if err := s.take(StepInUse, holders(s.left, w), func(d state.Device) (bool, error) { return !taken(d, w), nil }); err != nil {
 		return err
 	}
 	return s.take(StepCounter, blockers(s.left), func(d state.Device) (bool, error) { return d.Blocked == "", nil })
@@ -225,10 +224,44 @@ func taintKeys(devices []state.Device, tolerations []resourceapi.DeviceToleratio
 	return distinct(keys)
 }
 
-func holders(devices []state.Device) string {
+// taken tells that nothing is left of a device for a request: somebody has it, or those who share it have
+// too much of it. What a share takes is rounded up by the scheduler, so this is never too strict.
+func taken(d state.Device, w want) bool {
+	if !d.Shared() {
+		return len(d.Exclusive()) > 0
+	}
+	for name, capacity := range d.Spec.Capacity {
+		left := capacity.Value.DeepCopy()
+		for _, o := range d.Exclusive() {
+			if amount, err := resource.ParseQuantity(o.Capacity[string(name)]); err == nil {
+				left.Sub(amount)
+			}
+		}
+		if need := needed(name, capacity, w); left.Cmp(need) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// needed is what a request takes of one capacity of a shared device: what it asks for, or the device's
+// default, or all of it.
+func needed(name resourceapi.QualifiedName, capacity resourceapi.DeviceCapacity, w want) resource.Quantity {
+	if w.capacity != nil {
+		if amount, ok := w.capacity.Requests[name]; ok {
+			return amount
+		}
+	}
+	if p := capacity.RequestPolicy; p != nil && p.Default != nil {
+		return *p.Default
+	}
+	return capacity.Value
+}
+
+func holders(devices []state.Device, w want) string {
 	var names []string
 	for _, d := range devices {
-		if !d.Shared() {
+		if taken(d, w) {
 			for _, o := range d.Exclusive() {
 				names = append(names, o.String())
 			}

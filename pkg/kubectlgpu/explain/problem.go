@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -23,6 +24,25 @@ type problem struct {
 	claims    []*resourceapi.ResourceClaim
 	match     *matcher
 	allocator *allocation.Allocator
+	searches  *budget
+
+	looked *sight
+}
+
+// sight is what is seen of a state: it is worked out once for all questions.
+type sight struct {
+	devices    []state.Device
+	counters   state.Counters
+	incomplete []state.Incomplete
+}
+
+// seen looks at the state.
+func (p *problem) seen() *sight {
+	if p.looked == nil {
+		p.looked = &sight{devices: p.state.Devices(), incomplete: p.state.Incomplete()}
+		p.looked.counters = p.state.CountersOf(p.looked.devices)
+	}
+	return p.looked
 }
 
 // Request is what became of one request, or one alternative of it, on a node.
@@ -61,15 +81,6 @@ type counted struct {
 	at int
 }
 
-// onNode is a state with the slices that concern one node.
-func onNode(s *state.State, node string) *state.State {
-	out := *s
-	out.Slices = slices.DeleteFunc(slices.Clone(s.Slices), func(slice *resourceapi.ResourceSlice) bool {
-		return slice.Spec.NodeName != nil && *slice.Spec.NodeName != node
-	})
-	return &out
-}
-
 func newMatcher() *matcher {
 	const programs = 1000
 	return &matcher{cache: cel.NewCache(programs, cel.Features{EnableConsumableCapacity: true})}
@@ -77,10 +88,9 @@ func newMatcher() *matcher {
 
 // count takes all steps of all requests.
 func (p *problem) count(ctx context.Context) (counted, error) {
-	devices := p.state.Devices()
-	incomplete := p.state.Incomplete()
+	devices, incomplete := p.seen().devices, p.seen().incomplete
 	for _, i := range incomplete {
-		devices = slices.DeleteFunc(devices, func(d state.Device) bool { return d.Driver == i.Driver && d.Pool == i.Pool })
+		devices = slices.DeleteFunc(slices.Clone(devices), func(d state.Device) bool { return d.Driver == i.Driver && d.Pool == i.Pool })
 	}
 	c := counted{at: -1}
 	for _, claim := range p.claims {
@@ -93,7 +103,7 @@ func (p *problem) count(ctx context.Context) (counted, error) {
 		}
 	}
 	if c.reason == "" {
-		c.together(p.state.Counters())
+		c.together(p.seen().counters)
 	}
 	if c.reason != "" && len(incomplete) > 0 {
 		c.reason = incomplete[0].String()
@@ -139,7 +149,7 @@ func (p *problem) request(ctx context.Context, claim *resourceapi.ResourceClaim,
 		return r, nil
 	}
 	// Partitions of one GPU take from the same counters; what is left bounds how many fit.
-	if most := fitCounters(p.state.Counters(), s.left); most < s.need && !w.admin {
+	if most := fitCounters(p.seen().counters, s.left); most < s.need && !w.admin {
 		r.Steps = append(r.Steps, Step{Kind: StepCounter, Detail: "what is left of the GPUs' counters", Removed: len(s.left) - most, Left: most, Decisive: true, before: s.left})
 		r.Reason = r.words()
 	}
@@ -282,12 +292,32 @@ func (c *counted) together(counters state.Counters) {
 // errNoTime says that the search for a combination was ended.
 var errNoTime = errors.New("the search was ended")
 
+// budget is how long allocators may search, all together.
+type budget struct{ left time.Duration }
+
+// bounded gives a context for one search; done is to be called when it has ended.
+func (b *budget) bounded(ctx context.Context) (bounded context.Context, done func()) {
+	begun := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, b.left)
+	return bounded, func() {
+		cancel()
+		b.left -= time.Since(begun)
+	}
+}
+
 // fits asks the allocator, unless counting shows that it cannot be.
 func (p *problem) fits(ctx context.Context) (counted, []resourceapi.AllocationResult, error) {
 	c, err := p.count(ctx)
 	if err != nil || c.reason != "" {
 		return c, nil, err
 	}
+	return p.search(ctx, c)
+}
+
+// search asks the allocator about what counting finds possible.
+func (p *problem) search(ctx context.Context, c counted) (counted, []resourceapi.AllocationResult, error) {
+	ctx, done := p.searches.bounded(ctx)
+	defer done()
 	cluster := allocation.Cluster{Slices: p.state.Tainted(), Classes: p.state.Classes, Claims: p.state.Claims}
 	results, err := p.allocator.Attempt(ctx, cluster, p.node, p.claims...)
 	switch {

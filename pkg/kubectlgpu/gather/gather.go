@@ -60,6 +60,11 @@ func Bundle(s *state.State, driver, version string) ([]File, error) {
 			return nil, err
 		}
 	}
+	if gates := s.FeaturesObject(); gates != nil {
+		if err := add("features.yaml", []runtime.Object{gates}); err != nil {
+			return nil, err
+		}
+	}
 	return files, nil
 }
 
@@ -81,10 +86,19 @@ func about(s *state.State, driver, version string) []byte {
 	return []byte(b.String())
 }
 
-// wanted are the pods that have to do with devices.
+// The labels by which the chart names the driver's own pods; of these pods they are kept.
+const (
+	nameLabel      = "app.kubernetes.io/name"
+	componentLabel = "app.kubernetes.io/component"
+	chartName      = "gpu-dra-driver"
+)
+
+func isDriver(p *corev1.Pod) bool { return p.Labels[nameLabel] == chartName }
+
+// wanted are the pods that have to do with devices, and the driver's own.
 func wanted(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool {
-		return len(p.Spec.ResourceClaims) == 0 && !slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
+		return !isDriver(p) && len(p.Spec.ResourceClaims) == 0 && !slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
 			return slices.ContainsFunc(slices.Collect(maps.Keys(c.Resources.Limits)), func(n corev1.ResourceName) bool { return strings.HasPrefix(string(n), "nvidia.com/") })
 		})
 	})
@@ -177,7 +191,37 @@ func pod(p *corev1.Pod) runtime.Object {
 			Type: c.Type, Status: c.Status, Reason: c.Reason, LastTransitionTime: c.LastTransitionTime, Message: scheduling(c),
 		})
 	}
+	if isDriver(p) {
+		ours(p, out)
+	}
 	return out
+}
+
+// ours adds what only the driver's own pods may tell: which part they are, and why their containers wait.
+func ours(p, out *corev1.Pod) {
+	out.Labels = map[string]string{nameLabel: chartName, componentLabel: p.Labels[componentLabel]}
+	out.Status.InitContainerStatuses, out.Status.ContainerStatuses = statuses(p.Status.InitContainerStatuses), statuses(p.Status.ContainerStatuses)
+}
+
+// statuses keep how containers are. Messages may name images and registries.
+func statuses(all []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for _, c := range all {
+		kept := corev1.ContainerStatus{Name: c.Name, Ready: c.Ready, RestartCount: c.RestartCount, Started: c.Started}
+		if w := c.State.Waiting; w != nil {
+			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason}
+		}
+		kept.State.Terminated, kept.LastTerminationState.Terminated = ended(c.State.Terminated), ended(c.LastTerminationState.Terminated)
+		out = append(out, kept)
+	}
+	return out
+}
+
+func ended(t *corev1.ContainerStateTerminated) *corev1.ContainerStateTerminated {
+	if t == nil {
+		return nil
+	}
+	return &corev1.ContainerStateTerminated{ExitCode: t.ExitCode, Signal: t.Signal, Reason: t.Reason, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt}
 }
 
 // scheduling keeps the scheduler's own words; messages of other conditions may quote a program.

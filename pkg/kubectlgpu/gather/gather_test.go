@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/doctor"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/explain"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/gather"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
@@ -162,6 +164,55 @@ func TestBundleAnswersTheSame(t *testing.T) {
 	a, b := answer(s), answer(again)
 	if a.Reason != b.Reason || a.Verdict != b.Verdict || a.Verdict != explain.DoesNotFit {
 		t.Errorf("the cluster says %q, the bundle %q", a.Reason, b.Reason)
+	}
+}
+
+// The driver's own pods are in the bundle, so that doctor finds in it what it finds in the cluster: how
+// they are, and nothing of what is in them.
+func TestDriversOwnPods(t *testing.T) {
+	s := Machines(t, "t4-4", 1, false)
+	own := hostile()
+	own.Name, own.Spec.ResourceClaims = "plugin", nil
+	own.Labels = map[string]string{"app.kubernetes.io/name": "gpu-dra-driver", "app.kubernetes.io/component": "kubelet-plugin", "team": secret}
+	for _, all := range [][]corev1.ContainerStatus{own.Status.ContainerStatuses, own.Status.InitContainerStatuses} {
+		all[0].Name, all[0].RestartCount = "gpus", 3
+		all[0].State.Waiting.Reason, all[0].State.Terminated.Reason, all[0].LastTerminationState.Terminated.Reason = "ImagePullBackOff", "Error", "OOMKilled"
+	}
+	s.Pods = append(s.Pods, own)
+	s.Features = map[string]bool{"DRADeviceTaints": false}
+	dir := t.TempDir()
+	for _, f := range bundle(t, s) {
+		if strings.Contains(string(f.Data), secret) {
+			t.Errorf("%s tells the secret:\n%s", f.Name, f.Data)
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := state.FromFiles(dir)
+	if err != nil || len(again.Pods) != 1 {
+		t.Fatalf("%d pods, %v", len(again.Pods), err)
+	}
+	c := again.Pods[0].Status.ContainerStatuses[0]
+	if c.RestartCount != 3 || c.State.Waiting.Reason != "ImagePullBackOff" || c.LastTerminationState.Terminated.Reason != "OOMKilled" || c.Image != "" {
+		t.Errorf("the container is told as %+v", c)
+	}
+	found := func(s *state.State) string {
+		var text strings.Builder
+		if err := doctor.Check(t.Context(), doctor.Cluster{State: s, Driver: Driver}).Text(&text, true); err != nil {
+			t.Fatal(err)
+		}
+		return text.String()
+	}
+	before, after := found(s), found(again)
+	// Messages of containers are not in the bundle.
+	if before = strings.ReplaceAll(before, "ImagePullBackOff "+secret, "ImagePullBackOff "); before != after {
+		t.Errorf("the cluster and the bundle:\n%s", cmp.Diff(before, after))
+	}
+	for _, w := range []string{"is not ready: container gpus waits: ImagePullBackOff", "DRADeviceTaints is off"} {
+		if !strings.Contains(after, w) {
+			t.Errorf("doctor does not find %q:\n%s", w, after)
+		}
 	}
 }
 

@@ -76,6 +76,8 @@ func Make(ctx context.Context, s *state.State, driver string, objects []runtime.
 		return Plan{}, fmt.Errorf("nothing to plan: the files have no pod, workload, ResourceClaim or ResourceClaimTemplate")
 	}
 	out := Plan{Before: view.Show(s, driver, nil).Totals}
+	// Of a claim that fits the first node is told, and nothing of the others.
+	options.FirstFit = true
 	for _, w := range todo {
 		out.Items = append(out.Items, one(ctx, &cluster, w, options))
 	}

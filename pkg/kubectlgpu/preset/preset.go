@@ -12,14 +12,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 	"github.com/gpu-dra/driver/pkg/offer"
-	"github.com/gpu-dra/driver/pkg/topology"
 )
 
 //go:embed machines/*.json
@@ -112,23 +109,6 @@ func Decode(data []byte) (Machine, error) {
 	return Machine{Description: r.Description, Snapshot: inventory.Snapshot{Driver: r.Driver, GPUs: r.GPUs}}, nil
 }
 
-// Settings are how the nodes' driver is set up.
-type Settings struct {
-	offer.Settings
-	// DriverName is the name of the driver, "gpu.nvidia.com" by default.
-	DriverName string
-}
-
-// Slices gives what a node of this kind publishes, as the plugin would write it, but for the
-// identity of its boards: UUIDs and serial numbers are made from the node's name, and what follows
-// from them, such as the NVLink domain, is this node's own.
-func (m Machine) Slices(node string, s Settings) []*resourceapi.ResourceSlice {
-	snapshot := m.as(node)
-	assignment, _ := topology.Resolve(snapshot, topology.Memory{})
-	s.Pool = node
-	return Objects(node, s.DriverName, s.Make(snapshot, assignment, offer.Conditions{}))
-}
-
 // Objects gives the API objects of what a node offers.
 func Objects(node, driver string, made offer.Offer) []*resourceapi.ResourceSlice {
 	pool := made.Resources.Pools[node].Slices
@@ -144,41 +124,4 @@ func Objects(node, driver string, made offer.Offer) []*resourceapi.ResourceSlice
 		}
 	}
 	return out
-}
-
-// as gives the machine's boards identities of their own.
-func (m Machine) as(node string) inventory.Snapshot {
-	s := m.Snapshot
-	s.GPUs = slices.Clone(s.GPUs)
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		id := uuid.NewSHA1(uuid.NameSpaceOID, []byte(node+"/"+g.PCI.String()))
-		g.UUID = "GPU-" + id.String()
-		if g.Serial != "" {
-			const digits = 1_000_000_000_000
-			g.Serial = fmt.Sprintf("1%012d", uint64(id.ID())*2654435761%digits)
-		}
-	}
-	return s
-}
-
-// State is a cluster of n empty nodes of one kind, node-0 and up, with the chart's classes.
-func (m Machine) State(n int, s Settings) *state.State {
-	out := &state.State{Classes: Classes(s.DriverName)}
-	for i := range n {
-		node := fmt.Sprintf("node-%d", i)
-		out.Slices = append(out.Slices, m.Slices(node, s)...)
-	}
-	return out
-}
-
-// Classes are the DeviceClasses that the chart makes by default.
-func Classes(driver string) []*resourceapi.DeviceClass {
-	class := func(name, kind string) *resourceapi.DeviceClass {
-		c := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		c.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprintf(
-			`device.driver == %q && device.attributes[%q].?type.orValue("") == %q && !device.allowMultipleAllocations`, driver, driver, kind)}}}
-		return c
-	}
-	return []*resourceapi.DeviceClass{class("gpu.nvidia.com", "gpu"), class("mig.nvidia.com", "mig")}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/preset"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
@@ -27,6 +28,24 @@ func get(t *testing.T, name string) preset.Machine {
 		t.Fatal(err)
 	}
 	return m
+}
+
+func publishes(t *testing.T, m preset.Machine, node string, s preset.Settings) []*resourceapi.ResourceSlice {
+	t.Helper()
+	made, err := m.Slices(node, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+func cluster(t *testing.T, m preset.Machine, nodes int, s preset.Settings) *state.State {
+	t.Helper()
+	made, err := m.State(nodes, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
 }
 
 // anonymous renders slices with what names a board taken out, and what is equal left equal.
@@ -69,7 +88,7 @@ func TestSlicesAreTheNodesOwn(t *testing.T) {
 			assignment, _ := topology.Resolve(m.Snapshot, topology.Memory{})
 			s.Pool = "node-7"
 			real := preset.Objects("node-7", s.DriverName, s.Make(m.Snapshot, assignment, offer.Conditions{}))
-			thought := m.Slices("node-7", s)
+			thought := publishes(t, m, "node-7", s)
 			if len(thought) == 0 {
 				t.Fatalf("%s: no slices", name)
 			}
@@ -84,7 +103,8 @@ func TestSlicesAreTheNodesOwn(t *testing.T) {
 func TestNodesHaveIdentities(t *testing.T) {
 	m := get(t, "two-islands")
 	seen := map[string]int{}
-	for _, slice := range m.State(2, settings(false, false)).Slices {
+	two := cluster(t, m, 2, settings(false, false))
+	for _, slice := range two.Slices {
 		for _, d := range slice.Spec.Devices {
 			seen[*d.Attributes["uuid"].StringValue]++
 			seen[*d.Attributes["serial"].StringValue]++
@@ -94,7 +114,7 @@ func TestNodesHaveIdentities(t *testing.T) {
 	if len(seen) != 16+16+4 {
 		t.Errorf("%d names of 16 boards with serial numbers in 4 domains", len(seen))
 	}
-	if diff := cmp.Diff(m.State(2, settings(false, false)), m.State(2, settings(false, false))); diff != "" {
+	if diff := cmp.Diff(two, cluster(t, m, 2, settings(false, false))); diff != "" {
 		t.Error(diff)
 	}
 	if m.Snapshot.GPUs[0].UUID != get(t, "two-islands").Snapshot.GPUs[0].UUID {

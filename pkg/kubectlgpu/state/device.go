@@ -140,7 +140,7 @@ func (s *State) Devices() []Device {
 			out = append(out, d)
 		}
 	}
-	counters := s.counters(out)
+	counters := s.CountersOf(out)
 	for i := range out {
 		out[i].Blocked = counters.blocks(out[i])
 	}

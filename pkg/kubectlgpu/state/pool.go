@@ -65,9 +65,10 @@ type Counters struct {
 }
 
 // Counters tells what is left when the devices that are in use have taken theirs.
-func (s *State) Counters() Counters { return s.counters(s.Devices()) }
+func (s *State) Counters() Counters { return s.CountersOf(s.Devices()) }
 
-func (s *State) counters(devices []Device) Counters {
+// CountersOf is Counters for one who has the state's devices already.
+func (s *State) CountersOf(devices []Device) Counters {
 	c := Counters{left: map[pool]map[string]map[string]resource.Quantity{}, users: map[pool]map[string][]string{}}
 	for _, slice := range s.Newest() {
 		key := pool{slice.Spec.Driver, slice.Spec.Pool.Name}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -22,6 +23,9 @@ type State struct {
 	Pods       []*corev1.Pod
 	Nodes      []*corev1.Node
 	Events     []*corev1.Event
+	// Features are the API server's feature gates that it knows, and whether they are on; nil where
+	// that is not known.
+	Features map[string]bool
 	// Unread says what could not be read, and why. What follows from it is not known.
 	Unread []Unread
 }
@@ -56,6 +60,9 @@ func (s *State) Add(object runtime.Object) error {
 	case *corev1.Event:
 		s.Events = append(s.Events, o)
 	default:
+		if raw, ok := object.(*unstructured.Unstructured); ok {
+			s.addFeatures(raw)
+		}
 		if kind := object.GetObjectKind().GroupVersionKind(); kind.Group == resourceapi.GroupName {
 			return fmt.Errorf("%s of %s: only %s is understood; save the objects anew from a cluster of 1.34 or later",
 				kind.Kind, kind.GroupVersion(), resourceapi.SchemeGroupVersion)

@@ -31,9 +31,13 @@ func Machines(t testing.TB, kind string, nodes int, partitions bool) *state.Stat
 	if err != nil {
 		t.Fatal(err)
 	}
-	return machine.State(nodes, preset.Settings{
+	s, err := machine.State(nodes, preset.Settings{
 		DriverName: Driver, Settings: offer.Settings{Vocabulary: device.VocabularyFull, Partitions: partitions},
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 // Add puts objects from YAML into a cluster.
