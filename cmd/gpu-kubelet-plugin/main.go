@@ -64,7 +64,7 @@ func command(version string) *cobra.Command {
 	}
 	settings.AddFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
-	cmd.AddCommand(cleanupCommand(version), checkUninstallCommand(version))
+	cmd.AddCommand(cleanupCommand(version), checkUninstallCommand(version), layoutCommand())
 	return cmd
 }
 

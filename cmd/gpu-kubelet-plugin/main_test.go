@@ -89,3 +89,42 @@ func TestCheckUninstallWithoutAnAPIServer(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
+
+// The commands about MIG layouts say what they lack, and do not wait for a GPU driver.
+func TestLayoutCommands(t *testing.T) {
+	root := t.TempDir()
+	file := filepath.Join(root, "layouts.yaml")
+	if err := os.WriteFile(file, []byte("version: v2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := filepath.Join(root, "good.yaml")
+	if err := os.WriteFile(good, []byte("version: v1\nmig-configs: {off: [{devices: all, mig-enabled: false}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := []string{"--driver-root-mount=" + root, "--sys-root-mount=" + root, "--proc-root-mount=" + root, "--kubelet-plugins-dir=" + root}
+	for name, row := range map[string]struct {
+		args []string
+		env  map[string]string
+		word string
+	}{
+		"no deed":         {[]string{"mig-layout"}, nil, "assert or export"},
+		"no file":         {[]string{"mig-layout", "assert", "--mig-layout=off"}, nil, "MIG_LAYOUT_FILE"},
+		"no name":         {[]string{"mig-layout", "assert", "--mig-layout-file=" + good}, nil, "MIG_LAYOUT"},
+		"missing file":    {[]string{"mig-layout", "assert", "--mig-layout=off", "--mig-layout-file=/does/not/exist"}, nil, "/does/not/exist"},
+		"wrong file":      {[]string{"mig-layout", "assert", "--mig-layout=off"}, map[string]string{"MIG_LAYOUT_FILE": file}, `version "v2"`},
+		"no GPU driver":   {append([]string{"mig-layout", "assert", "--mig-layout=off", "--mig-layout-file=" + good}, nowhere...), nil, "no GPU driver answers"},
+		"nothing to tell": {append([]string{"mig-layout", "export"}, nowhere...), nil, "no GPU driver answers"},
+		"an argument":     {[]string{"mig-layout", "export", "x"}, nil, "x"},
+		"wrong selection": {append([]string{"mig-layout", "export", "--exclude-gpus={"}, nowhere...), nil, "--exclude-gpus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for k, v := range row.env {
+				t.Setenv(k, v)
+			}
+			out, err := run(t, row.args...)
+			if err == nil || !strings.Contains(err.Error(), row.word) || out != "" {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
+	}
+}

@@ -107,7 +107,7 @@ func ofPartitions() []Description {
 			"Nothing, if that is meant. Otherwise remove the instances that the note names, or correct the layout.",
 		},
 		{
-			MIGInUse, "Node", "An instance of a claim that has ended cannot be removed, because something still uses it. Its place is not given out meanwhile.",
+			MIGInUse, "Node", "An instance of a claim that has ended cannot be removed, because something still uses it. What needs its place has the taint mig-instance-in-use meanwhile.",
 			"End the program that the note names; where it names none, a monitoring agent may hold the instance: restart it. The kubelet tries again by itself.",
 		},
 		{

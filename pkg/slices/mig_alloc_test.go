@@ -65,6 +65,11 @@ func gets(t testing.TB, s *slicestest.Scheduler, constraint string, requests ...
 	return devices
 }
 
+// compute asks for a share of a GPU's multiprocessors.
+func compute(least int) string {
+	return fmt.Sprintf(`device.capacity["gpu.nvidia.com"].multiprocessors.compareTo(quantity("%d")) >= 0`, least)
+}
+
 func same(t testing.TB, what string, want, got []string) {
 	t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -97,6 +102,11 @@ func TestWaysToAsk(t *testing.T) {
 	same(t, "at least 15 GiB", []string{"1b 1g-20gb-6"}, gets(t, s, "", slicestest.Partition("a", 1, memory("15Gi"))))
 	same(t, "at least 30 GiB", []string{"1b 3g-40gb-0"}, gets(t, s, "", slicestest.Partition("a", 1, memory("30Gi"))))
 	same(t, "anything", []string{"1b 1g-10gb-5"}, gets(t, s, "", slicestest.Partition("a", 1)))
+
+	s = node(t, "hgx-h100-8", 1)
+	same(t, "a fifth of the GPU's 132 multiprocessors", []string{"1b 2g-20gb-4"}, gets(t, s, "", slicestest.Partition("a", 1, compute(27))))
+	same(t, "nearly half", []string{"1b 3g-40gb-0"}, gets(t, s, "", slicestest.Partition("a", 1, compute(60))))
+	same(t, "more than is left", nil, gets(t, s, "", slicestest.Partition("a", 1, compute(27))))
 
 	s = node(t, "hgx-h100-8", 2)
 	either := slicestest.FirstOf("a", slicestest.Partition("part", 1, profile("4g.40gb")), slicestest.Request("whole", 1))

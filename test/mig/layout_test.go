@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -136,6 +137,43 @@ func (b bed) metric(p *process.Plugin, line string) {
 	})
 }
 
+// mine is what the layout "mixed" makes of a node.
+const mine = `mig-configs:
+  mine:
+  - devices:
+    - 0
+    - 1
+    mig-devices:
+      1g.10gb: 2
+      3g.40gb: 1
+    mig-enabled: true
+  - devices:
+    - 2
+    - 3
+    - 4
+    - 5
+    - 6
+    - 7
+    mig-enabled: false
+version: v1
+`
+
+// asserts runs the plugin's command that compares the node with a layout.
+func (b bed) asserts(config string, holds bool, says ...string) {
+	b.T.Helper()
+	path := filepath.Join(b.T.TempDir(), "layouts.yaml")
+	must(b.T, os.WriteFile(path, []byte(layouts), 0o600))
+	out, err := b.MIGLayout("assert", "--mig-layout-file="+path, "--mig-layout="+config)
+	if holds != (err == nil) {
+		b.T.Errorf("assert of %s: %v: %s", config, err, out)
+	}
+	for _, word := range says {
+		if !strings.Contains(out, word) {
+			b.T.Errorf("assert of %s does not say %q: %s", config, word, out)
+		}
+	}
+}
+
 func sevens() (partitions, devices []string) {
 	for i := range 7 {
 		partitions, devices = append(partitions, fmt.Sprintf("1g.10gb:%d", i)), append(devices, fmt.Sprintf("1g-10gb-%d", i))
@@ -173,6 +211,7 @@ func TestDeclaredLayouts(t *testing.T) {
 		}
 		return nil
 	})
+	b.asserts("mixed", false, b.Node.Spec().GPUs[0].PCI.String()+": want 2 x 1g.10gb, 1 x 3g.40gb, have 7 x 1g.10gb")
 	// The one in use offers nothing, and keeps all that it has.
 	b.laidOut(0, partitions, nil)
 	b.state("pending")
@@ -182,6 +221,11 @@ func TestDeclaredLayouts(t *testing.T) {
 	b.unprepare(claim)
 	b.laidOut(0, mixed, []string{"1g-10gb-2", "1g-10gb-3", "3g-40gb-4"})
 	b.state("success")
+	b.asserts("mixed", true, "3 GPUs are as")
+	b.asserts("all-1g", false, "8 GPUs are not as")
+	if out, err := b.MIGLayout("export", "--name=mine"); err != nil || !strings.Contains(out, mine) {
+		t.Errorf("export: %v\n%s", err, cmp.Diff(mine, out))
+	}
 
 	// What cannot be had changes nothing.
 	b.choose("too-many")
@@ -279,24 +323,58 @@ func TestStaticPartitions(t *testing.T) {
 	}
 }
 
-// An instance that stays in use after its claim is told of.
+// An instance that stays in use after its claim is told of, and its place is not given out, though
+// the API server has no claim any more that has it.
 func TestStuckInstanceIsTold(t *testing.T) {
 	b := newBed(t, "hgx-h100-8")
 	p := b.start()
 	claim, _ := b.wants("one", "1g.10gb", 1)
 	b.prepare(claim)
+	must(t, b.Client.ResourceV1().ResourceClaims(claim.Namespace).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
 	found, err := b.Node.MIGInstances(0)
 	must(t, err)
 	must(t, b.Node.SetMIGClients(0, found[0].ID, found[0].Compute[0].ID, 1))
+	b.API.ResetRequests()
 	if err := b.Unprepare(claim); err == nil {
 		t.Error("unprepared")
 	}
 	b.told("MIGInstanceInUse", "in use", b.Node.Spec().GPUs[0].PCI.String())
 	b.metric(p, "gpu_dra_mig_instances_in_use 1")
+	b.tainted(p, "-mig-1g-10gb-6", "-mig-1g-10gb-with-me-6", "-mig-1g-20gb-6", "-mig-3g-40gb-4", "-mig-7g-80gb-0", "")
+	if n := b.writes(); n != 1 {
+		t.Errorf("%d changes of slices for the taints of one GPU", n)
+	}
+	next, devices := b.wants("next", "1g.10gb", 1)
+	b.prepare(next)
+	if diff := cmp.Diff([]string{b.Device(0) + "-mig-1g-10gb-5"}, devices); diff != "" {
+		t.Errorf("the next claim's (-want +got):\n%s", diff)
+	}
 	must(t, b.Node.SetMIGClients(0, found[0].ID, found[0].Compute[0].ID, 0))
 	b.unprepare(claim)
 	b.metric(p, "gpu_dra_mig_instances_in_use 0")
+	b.tainted(p)
+	b.unprepare(next)
 	b.untouched()
+}
+
+// tainted waits until those devices of the first GPU, and no others, are kept from new claims.
+func (b bed) tainted(p *process.Plugin, want ...string) {
+	b.T.Helper()
+	b.Eventually("taints", func() error {
+		var got []string
+		for _, s := range b.published() {
+			for _, d := range s.Spec.Devices {
+				if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == process.Driver+"/mig-instance-in-use" }) {
+					got = append(got, strings.TrimPrefix(d.Name, b.Device(0)))
+				}
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("tainted (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	p.WaitReady()
 }
 
 // noted is how many instances of layouts the ledger has.

@@ -101,6 +101,19 @@ func (b *Bed) Cleanup(flags ...string) (string, error) {
 	return string(out), err
 }
 
+// MIGLayout runs the plugin's command "mig-layout" as somebody in its container does, and gives what
+// it printed.
+func (b *Bed) MIGLayout(deed string, flags ...string) (string, error) {
+	b.t.Helper()
+	r := b.command()
+	args := []string{"mig-layout", deed}
+	for _, name := range []string{"driver-root-mount", "proc-root-mount", "sys-root-mount", "kubelet-plugins-dir"} {
+		args = append(args, "--"+name+"="+r.flags[name])
+	}
+	out, err := exec.CommandContext(b.Context(), r.binary, append(args, flags...)...).CombinedOutput()
+	return string(out), err
+}
+
 // args are the flags on a command line.
 func (r *run) args() []string {
 	var args []string

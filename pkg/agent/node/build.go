@@ -57,7 +57,7 @@ func (n *Node) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.migLedger = ledger.New(n.stateDir(migDir), boot)
+	n.migLedger = ledger.New(n.stateDir(ledger.DirName), boot)
 	if err := n.migLedger.Sweep(); err != nil {
 		klog.FromContext(ctx).Error(err, "Notes of an earlier boot are left behind")
 	}

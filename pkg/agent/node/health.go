@@ -92,7 +92,7 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 // conditions are what changes without the hardware looking different. Who changes them has the
 // catalog derive again.
 func (n *Node) conditions(s inventory.Snapshot) offer.Conditions {
-	out := offer.Conditions{Layout: n.layout(), Taints: n.takenTaints(), WithheldShares: n.withheldShares(), NoLimits: n.limits.NoLimits}
+	out := offer.Conditions{Layout: n.layout(), Taints: append(n.takenTaints(), n.stuck.Taint(n.Config.DriverName)), WithheldShares: n.withheldShares(), NoLimits: n.limits.NoLimits}
 	n.layoutConditions(s, &out)
 	if n.conflicts != nil {
 		out.Taints = append(out.Taints, n.conflicts.Taints)

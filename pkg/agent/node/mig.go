@@ -50,21 +50,20 @@ func (n *Node) handlers(tree *sysfs.Tree) map[device.Kind]prepare.Handler {
 // executors do and undo the steps. They are there whatever the node offers now: claims that were
 // prepared when it made partitions have to be unprepared.
 func (n *Node) executors(ctx context.Context) map[string]prepare.Executor {
+	n.stuck.Tell = func(ctx context.Context, current map[string]string) {
+		n.Metrics.InstancesInUse(len(current))
+		n.Reporter.Lasting(ctx, report.MIGInUse, current)
+		go n.catalog.Rederive(context.WithoutCancel(ctx))
+	}
 	mode := migsteps.Mode{
 		Hardware: n.library, Users: n.library, Ledger: n.migLedger, Patience: migsteps.DefaultPatience,
 		// A GPU may have another minor number now. Errors show at the next regular look.
 		Changed: func() { go func() { _ = n.catalog.Refresh(ctx) }() },
 	}
 	return map[string]prepare.Executor{
-		migsteps.KindMode: mode,
-		migsteps.KindOff:  migsteps.Off{Mode: mode},
-		migsteps.KindInstance: migsteps.Watched{
-			Instance: n.migInstance(),
-			Stuck: &migsteps.Stuck{Tell: func(ctx context.Context, current map[string]string) {
-				n.Metrics.InstancesInUse(len(current))
-				n.Reporter.Lasting(ctx, report.MIGInUse, current)
-			}},
-		},
+		migsteps.KindMode:     mode,
+		migsteps.KindOff:      migsteps.Off{Mode: mode},
+		migsteps.KindInstance: migsteps.Watched{Instance: n.migInstance(), Stuck: &n.stuck},
 	}
 }
 

@@ -41,6 +41,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/metered"
+	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
@@ -109,7 +110,9 @@ type Node struct {
 	tenants    *tenancy.Register
 	hardware   *hardware.Collector
 	layouts    layouts
-	conflicts  *guard.Watch
+	// stuck are instances of ended claims that something uses.
+	stuck     migsteps.Stuck
+	conflicts *guard.Watch
 	// nodeReadable tells that the API server let this process read its Node.
 	nodeReadable atomic.Bool
 	// seen is the view that was last told of.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/agent/leavings"
 	"github.com/gpu-dra/driver/pkg/lock"
+	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/takeover"
 	"github.com/gpu-dra/driver/pkg/topology"
@@ -24,7 +25,6 @@ const (
 	claimsDir    = "claims"
 	holdersDir   = "holders"
 	locksDir     = "locks"
-	migDir       = "mig"
 	healthFile   = "health.json"
 	resetsDir    = "resets"
 	nvlinkFile   = "nvlink.json"
@@ -106,7 +106,7 @@ func (n *Node) removable(ctx context.Context) []string {
 	}
 	if n.migLedger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
-		names = append(names, migDir)
+		names = append(names, ledger.DirName)
 	}
 	if well || gone {
 		names = append(names, healthFile, resetsDir)

@@ -33,6 +33,9 @@ import (
 // remove what an administrator declared. ForLayouts is the ledger as those see it who lay GPUs
 // out; to everybody else what is done for layouts is as if others had done it.
 
+// DirName is the ledger's directory below the driver's data directory.
+const DirName = "mig"
+
 // Entry is what was done to one GPU.
 type Entry struct {
 	PCI     pci.Address `json:"pci"`

@@ -15,7 +15,7 @@ import (
 
 // Presets are the simulated nodes whose GPUs, or some of them, can be partitioned.
 func Presets() []string {
-	return []string{"a100-pcie-8", "a30-4", "dgx-a100-80", "gb200-nvl72", "hgx-b200-8", "hgx-h100-16", "hgx-h100-8", "hgx-h200-8", "mixed", "rtx-pro-6000-8"}
+	return []string{"a100-pcie-8", "a30-4", "dgx-a100-40", "dgx-a100-80", "gb200-nvl72", "hgx-b200-8", "hgx-h100-16", "hgx-h100-8", "hgx-h200-8", "mixed", "rtx-pro-6000-8"}
 }
 
 // Snapshot is what a scan of a preset finds, without NVLink: GPUs that can be partitioned have

@@ -5,11 +5,14 @@
 
 #include "mig.h"
 
-/* Finds a profile by the number of the header: beyond the last is an error, a gap is not supported. */
+/*
+ * Finds a profile by the number of the header: beyond the last is an error, a gap is not supported.
+ * A board may have numbers that the header does not know, as with a newer driver.
+ */
 static nvmlReturn_t by_enum(const struct sim_gpu *gpu, unsigned int number, const struct sim_profile **profile)
 {
-	SIM_REQUIRE(number < NVML_GPU_INSTANCE_PROFILE_COUNT);
 	int at = gpu->mig.capable ? sim_profile_by_enum(&gpu->mig, number) : -1;
+	SIM_REQUIRE(at >= 0 || number < NVML_GPU_INSTANCE_PROFILE_COUNT);
 	if (at < 0)
 		return NVML_ERROR_NOT_SUPPORTED;
 	*profile = &gpu->mig.profiles[at];

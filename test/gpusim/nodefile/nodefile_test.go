@@ -202,7 +202,7 @@ func presets(t *testing.T) map[string]*nodefile.Node {
 func TestPresetsAreWholeMachines(t *testing.T) {
 	t.Parallel()
 	want := map[string]int{
-		"a100-pcie-8": 8, "a30-4": 4, "dgx-a100-80": 8, "dgx1-v100": 8, "gb200-nvl72": 4, "hgx-b200-8": 8, "hgx-h100-16": 16, "hgx-h100-8": 8,
+		"a100-pcie-8": 8, "a30-4": 4, "dgx-a100-40": 8, "dgx-a100-80": 8, "dgx1-v100": 8, "gb200-nvl72": 4, "hgx-b200-8": 8, "hgx-h100-16": 16, "hgx-h100-8": 8,
 		"hgx-h200-8": 8, "l40s-8": 8, "mixed": 5, "rtx-pro-6000-8": 8, "t4-4": 4, "two-islands": 8,
 	}
 	got := map[string]int{}
