@@ -42,8 +42,8 @@ packages: ## Install the Debian packages that tests and demo need
 
 .PHONY: demo
 demo: packages ## The main job without Kubernetes: four GPUs of one NVLink domain in a container
-	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/demo ./demo/cmd/demo
-	@$(OUT)/demo $(ARGS)
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/run-demo ./demo/cmd/demo
+	@$(OUT)/run-demo $(ARGS)
 
 .PHONY: test
 test: packages ## Unit, property, simulator, allocator, process and crash tests, with the race detector
@@ -89,13 +89,13 @@ validation: ## Hold the slices against the API server's own validation
 
 .PHONY: demo-cluster
 demo-cluster: packages ## The main job on a real one-node Kubernetes, through chart and image
-	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/democluster ./demo/cmd/democluster
-	@$(OUT)/democluster up
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/run-demo-cluster ./demo/cmd/democluster
+	@$(OUT)/run-demo-cluster up
 
 .PHONY: demo-cluster-down
 demo-cluster-down: ## End what demo-cluster started and leave the machine as it was
-	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/democluster ./demo/cmd/democluster
-	@$(OUT)/democluster down
+	@$(STEP) 'build the demo (minutes the first time)' $(GO) build -trimpath -o $(OUT)/run-demo-cluster ./demo/cmd/democluster
+	@$(OUT)/run-demo-cluster down
 
 .PHONY: test-e2e
 test-e2e: packages chart validation ## End-to-end tests on a real one-node Kubernetes
@@ -110,8 +110,8 @@ test-cluster: packages ## The test cluster itself, without the driver
 
 .PHONY: bench
 bench: packages ## Measure what docs/performance.md states
-	@$(STEP) 'build the measurement (minutes the first time)' $(GO) build -trimpath -o $(OUT)/bench-plugin ./test/bench/cmd/bench
-	@$(OUT)/bench-plugin $(ARGS)
+	@$(STEP) 'build the measurement (minutes the first time)' $(GO) build -trimpath -o $(OUT)/run-bench ./test/bench/cmd/bench
+	@$(OUT)/run-bench $(ARGS)
 	@{ echo; echo 'Next: hold the tables against docs/performance.md'; } >&2
 
 .PHONY: matrix

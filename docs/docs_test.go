@@ -203,7 +203,7 @@ func TestMakeTargets(t *testing.T) {
 // that this line runs.
 func TestTargetsEnd(t *testing.T) {
 	makefile := read(t, "Makefile")
-	programs := map[string]string{"/demo $(ARGS)": "demo/walkthrough/walk.go", "/democluster up": "demo/cluster/demo.go", "/democluster down": "demo/cluster/demo.go"}
+	programs := map[string]string{"/run-demo $(ARGS)": "demo/walkthrough/walk.go", "/run-demo-cluster up": "demo/cluster/demo.go", "/run-demo-cluster down": "demo/cluster/demo.go"}
 	for _, target := range all("(?m)^([a-z][a-z0-9-]*):.*## ", makefile) {
 		if slices.Contains([]string{"help", "packages", "clean"}, target) {
 			continue
