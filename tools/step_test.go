@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -33,8 +34,11 @@ func TestStepTellsWhatAndHowLong(t *testing.T) {
 	if code != 0 || stdout != "two  words\n" {
 		t.Errorf("exit code %d, and the command writes %q", code, stdout)
 	}
-	if !strings.Contains(stderr, "==> a deed (60:0") || !strings.Contains(stderr, "\n    a deed: 0:") {
-		t.Errorf("it says %q", stderr)
+	// A machine under load may need a while for it.
+	for _, want := range []string{`==> a deed \(6\d:\d\d so far\)\n`, `\n    a deed: \d+:\d\d\n`} {
+		if !regexp.MustCompile(want).MatchString(stderr) {
+			t.Errorf("it says %q, without %s", stderr, want)
+		}
 	}
 }
 
@@ -46,7 +50,7 @@ func TestStepSaysThatItIsAlive(t *testing.T) {
 	}
 	defer func() { _ = log.Close() }()
 	c := exec.CommandContext(t.Context(), "./step", "a deed", "bash", "-c",
-		`for _ in {1..3000}; do [ "$(grep -c "a deed \.\.\. 0:" "$0")" -lt 2 ] || exit 0; sleep 0.02; done; exit 1`, log.Name())
+		`for _ in {1..3000}; do [ "$(grep -c "a deed \.\.\. " "$0")" -lt 2 ] || exit 0; sleep 0.02; done; exit 1`, log.Name())
 	c.Stderr = log
 	c.Env = append(os.Environ(), "STEPS_TICK=0.05")
 	if err := c.Run(); err != nil {
@@ -57,7 +61,7 @@ func TestStepSaysThatItIsAlive(t *testing.T) {
 
 func TestStepPassesTheExitCodeOn(t *testing.T) {
 	_, stderr, code := step(t, 0, "bash", "-c", "exit 7")
-	if code != 7 || !strings.Contains(stderr, "a deed: failed after 0:") || !strings.Contains(stderr, "(exit code 7)") {
+	if code != 7 || !strings.Contains(stderr, "a deed: failed after ") || !strings.Contains(stderr, "(exit code 7)") {
 		t.Errorf("exit code %d, and it says %q", code, stderr)
 	}
 	if _, stderr, code = step(t, 0, "/no/such/program"); code != 127 {

@@ -25,6 +25,8 @@ type Options struct {
 	Rounds, PerRound int
 	// Only are the parts to run; all where it is empty.
 	Only map[string]bool
+	// Idle is how long the idle plugin is watched at least.
+	Idle time.Duration
 	// Report is where the Markdown goes, Progress where a person looks meanwhile.
 	Report, Progress io.Writer
 }
@@ -100,7 +102,7 @@ func (r *run) measure(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	done := make(chan struct{})
 	group.Go(func() (err error) {
-		idle, err = WatchIdle(gctx, r.api, m, func(ctx context.Context) error { return atLeast(ctx, 3*time.Minute, done) })
+		idle, err = WatchIdle(gctx, r.api, m, func(ctx context.Context) error { return atLeast(ctx, r.Idle, done) })
 		return err
 	})
 	group.Go(func() error {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -40,6 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	base := flags.String("dir", "/var/tmp", "directory on the file system to measure, with a short path")
 	flags.IntVar(&o.Rounds, "rounds", 10, "rounds of each measurement")
 	flags.IntVar(&o.PerRound, "per-round", 24, "claims measured in a round")
+	flags.DurationVar(&o.Idle, "idle", 3*time.Minute, "how long the idle plugin is watched, at least")
 	only := flags.String("only", "", "parts to run, separated by commas: "+strings.Join(measure.Parts(), ","))
 	pods := flags.Int("pods", 0, "instead: run this number of pods of each kind on the cluster of -kubeconfig, on which the driver is installed")
 	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster for -pods")
