@@ -168,6 +168,8 @@ func fallenOff(s *scene) {
 	}
 	s.claimSays("victim", metav1.ConditionFalse, "XID79")
 	s.event("DeviceSick", "XID 79")
+	s.event("DeviceSick", "Pod/victim: ")
+	s.event("DeviceSick", "ResourceClaim/"+rig.ClaimNames(s.getPod("victim"))[0]+": ")
 	s.tainted(islands, had[0].UUID, "gpu.nvidia.com/xid=79:NoSchedule")
 	s.undisturbed(user, 2)
 	s.remove("victim")

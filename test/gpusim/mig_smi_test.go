@@ -138,3 +138,39 @@ func TestSecondWayToTheDriverRoot(t *testing.T) {
 		t.Error("GPU 7 of one was partitioned")
 	}
 }
+
+// A board that another process has open is not reset: a program on it, or no more than a session. A session that is
+// begun twice is over when it is ended twice, and one that does not see a board is not in its way.
+func TestResetBesideASession(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	hidden := filepath.Join(node.DevRoot(), "dev/nvidia3")
+	do(t, os.Rename(hidden, hidden+".away"))
+	s := start(t, node, 1)
+	do(t, os.Rename(hidden+".away", hidden))
+	reset := func(gpu string) (string, int) { return smi(t, node, "--gpu-reset", "-i", gpu) }
+	s.want("init", "code 0")
+	s.want("shutdown", "code 0")
+	for range 2 {
+		if out, exit := reset("1"); exit != 19 || !strings.Contains(out, "In use") {
+			t.Errorf("beside a session: exit %d, %q", exit, out)
+		}
+	}
+	if out, exit := reset("3"); exit != 0 {
+		t.Errorf("a board that the session does not see: exit %d, %q", exit, out)
+	}
+	do(t, node.ResetGPU(1))
+	s.want("shutdown", "code 0")
+	if out, exit := reset("1"); exit != 0 {
+		t.Errorf("after the session: exit %d, %q", exit, out)
+	}
+	s.want("init", "code 0")
+	if out, exit := reset("1"); exit != 19 {
+		t.Errorf("beside a new session: exit %d, %q", exit, out)
+	}
+	do(t, s.in.Close())
+	_ = s.cmd.Wait() // nobody reads its last words
+	if out, exit := reset("1"); exit != 0 {
+		t.Errorf("after the process: exit %d, %q", exit, out)
+	}
+}

@@ -180,9 +180,9 @@ func TestXIDOfAPartition(t *testing.T) {
 	tainted(t, b, nil)
 }
 
-// A fabric that is late at boot and then half broken costs a GPU its NVLink domain for so long, and
-// is told in a taint that keeps nobody away.
-func TestFabricLateAndHalfBroken(t *testing.T) {
+// A fabric that is late at boot and then half broken, and links that go down, cost a GPU its NVLink domain
+// for so long, and are told in a taint that keeps nobody away.
+func TestDomainsFollowFabricAndLinks(t *testing.T) {
 	t.Parallel()
 	b := process.New(t, "hgx-h100-8")
 	for i := range 8 {
@@ -193,13 +193,7 @@ func TestFabricLateAndHalfBroken(t *testing.T) {
 	with := func(want int) {
 		t.Helper()
 		b.Eventually("NVLink domains", func() error {
-			n := 0
-			for _, d := range pool(t, b) {
-				if text(d, "nvlinkDomain") != "" {
-					n++
-				}
-			}
-			if n != want {
+			if n := len(domainsNow(t, b)); n != want {
 				return fmt.Errorf("%d GPUs have one, want %d", n, want)
 			}
 			return nil
@@ -210,16 +204,41 @@ func TestFabricLateAndHalfBroken(t *testing.T) {
 		must(t, b.Node.SetFabric(i, gpusim.FabricChange{State: "completed"}))
 	}
 	with(8)
+	domains := domainsNow(t, b)
+	noted := func(gpu int, taint string) {
+		t.Helper()
+		b.Eventually("the taint "+taint, func() error {
+			if got := taintsNow(t, b)[b.Device(gpu)]; !slices.Contains(got, taint) {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+	}
 	must(t, b.Node.SetFabric(6, gpusim.FabricChange{Status: new(uint32(999))}))
 	with(7)
-	b.Eventually("the taint", func() error {
-		if got := taintsNow(t, b)[b.Device(6)]; !slices.Contains(got, "fabric=unhealthy:None") {
-			return fmt.Errorf("%v", got)
-		}
-		return nil
-	})
+	noted(6, "fabric=unhealthy:None")
 	must(t, b.Node.SetFabric(6, gpusim.FabricChange{Status: new(uint32(0))}))
 	with(8)
+	must(t, b.Node.SetAllLinks(5, false))
+	with(7)
+	noted(5, "nvlink=down:None")
+	must(t, b.Node.SetAllLinks(5, true))
+	with(8)
+	if diff := cmp.Diff(domains, domainsNow(t, b)); diff != "" {
+		t.Errorf("domains that returned are others (-before +after):\n%s", diff)
+	}
+}
+
+// domainsNow are the published NVLink domains by device.
+func domainsNow(t testing.TB, b *process.Bed) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, d := range pool(t, b) {
+		if domain := text(d, "nvlinkDomain"); domain != "" {
+			out[d.Name] = domain
+		}
+	}
+	return out
 }
 
 // 112 devices, and a fault of one GPU is one write of one slice.

@@ -20,7 +20,7 @@ enum gpusim_kind {
 
 struct gpusim_functions {
 	size_t size;
-	/* Ends what a reset ends; IN_USE while there are clients. */
+	/* Ends what a reset ends; IN_USE while there are clients, or sessions of other processes. */
 	nvmlReturn_t (*reset)(nvmlDevice_t device);
 	/* What was injected for a step of a tool; device may be NULL. */
 	nvmlReturn_t (*fault)(const char *step, const nvmlDevice_t *device);

@@ -1,12 +1,14 @@
 /*
  * Who has a board open: the locks on the state file, and what was injected as clients.
  */
+#define _GNU_SOURCE /* locks of open files */
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "registry.h"
 
 #define BASE (1ull << 62)
+#define SESSIONS (1ull << 61)
 #define GPU_SHIFT 54
 #define PLACE_SHIFT 46
 #define GI_SHIFT 40
@@ -160,4 +162,30 @@ void sim_unregister(unsigned int slot)
 		return;
 	set_lock(F_UNLCK, start_of(slot, &own[slot]), own[slot].mib + 1);
 	sim_store(&is_own[slot], 0);
+}
+
+/*
+ * A session has each board open that it sees, and a process that has a board open keeps it from
+ * being reset. These locks are the open file's, not the process's: a descriptor that is closed
+ * elsewhere does not drop them, and a session is not in its own way.
+ */
+static int session_lock(int command, short type, unsigned int slot, unsigned int count)
+{
+	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(SESSIONS + slot), .l_len = (off_t)count};
+	return fcntl(sim_state_file(), command, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+void sim_session_hold(unsigned int slot)
+{
+	session_lock(F_OFD_SETLK, F_RDLCK, slot, 1);
+}
+
+void sim_session_release(void)
+{
+	session_lock(F_OFD_SETLK, F_UNLCK, 0, SIM_MAX_GPUS);
+}
+
+int sim_session_elsewhere(unsigned int slot)
+{
+	return session_lock(F_OFD_GETLK, F_WRLCK, slot, 1);
 }

@@ -6,8 +6,15 @@
 
 #include "mig.h"
 #include "private_table.h"
+#include "registry.h"
 
 SIM_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
+
+/* Whether somebody else has the board open. Tools that arrange the node ask for programs on it alone. */
+static int busy(const struct sim_gpu *gpu)
+{
+	return sim_mig_clients(gpu, SIM_NO_INSTANCE, SIM_NO_INSTANCE) || (!sim_immune() && sim_session_elsewhere(sim_slot(gpu)));
+}
 
 /* Ends what a reset ends: instances, pending modes, what the board needed it for. */
 static nvmlReturn_t reset(nvmlDevice_t device)
@@ -19,7 +26,7 @@ static nvmlReturn_t reset(nvmlDevice_t device)
 	rc = sim_mig_begin(gpu);
 	if (rc != NVML_SUCCESS)
 		return rc;
-	if (sim_mig_clients(gpu, SIM_NO_INSTANCE, SIM_NO_INSTANCE)) {
+	if (busy(gpu)) {
 		rc = NVML_ERROR_IN_USE;
 	} else {
 		sim_mig_clear(gpu);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "mig.h"
+#include "registry.h"
 
 static struct {
 	pthread_mutex_t mutex;
@@ -51,8 +52,10 @@ static nvmlReturn_t enumerate(void)
 	for (unsigned int slot = 0; slot < node->gpu_count && slot < SIM_MAX_GPUS; slot++) {
 		const struct sim_gpu *gpu = &node->gpus[slot];
 		snprintf(name, sizeof(name), "nvidia%u", sim_load(&gpu->minor));
-		if (!sim_load(&gpu->absent) && has_node(dev, name))
-			session.slots[session.count++] = slot;
+		if (sim_load(&gpu->absent) || !has_node(dev, name))
+			continue;
+		sim_session_hold(slot);
+		session.slots[session.count++] = slot;
 	}
 	return NVML_SUCCESS;
 }
@@ -92,7 +95,8 @@ SIM_EXPORT nvmlReturn_t nvmlShutdown(void)
 	nvmlReturn_t rc = NVML_ERROR_UNINITIALIZED;
 	pthread_mutex_lock(&session.mutex);
 	if (session.references > 0) {
-		__atomic_sub_fetch(&session.references, 1, __ATOMIC_RELEASE);
+		if (__atomic_sub_fetch(&session.references, 1, __ATOMIC_RELEASE) == 0)
+			sim_session_release();
 		rc = NVML_SUCCESS;
 	}
 	pthread_mutex_unlock(&session.mutex);

@@ -39,7 +39,7 @@ func (l *Library) giveBack() {
 
 // recallLimit is how long those who have the session for long get to return it; longer than a wait
 // for events. A reading may have it for as long as a call may take: then the session stays for now.
-const recallLimit = 3 * time.Second
+const recallLimit = 7 * time.Second
 
 // account is that of those who have the session for long. The library's mu guards it.
 type account struct {

@@ -15,11 +15,15 @@ import (
 )
 
 const (
-	// turn is how long one wait for events lasts: so long a session that is recalled is kept, and
-	// who ends a watch waits.
-	turn = time.Second
-	// about names the event set to the watchdog: it waits beside calls about GPUs.
-	about = "the event set"
+	// turn is how long one wait for events lasts: so long a session that is recalled is kept. An event
+	// ends a wait at once, so a longer one delays nothing; and each wait costs a process that has
+	// nothing else to do more than all its readings, since the runtime looks after calls into C for
+	// a while before it sleeps.
+	turn = 5 * time.Second
+	// soon is the turn while GPUs have to be registered yet.
+	soon = time.Second
+	// about names a new event set to the watchdog.
+	about = "an event set"
 	// noInstance is NVML's "of no instance".
 	noInstance = 0xFFFFFFFF
 	// pause keeps a driver that fails at once from being asked without end.
@@ -45,7 +49,8 @@ type Event struct {
 // tells each event as it comes. Before the first it tells which GPUs it is not registered for, and
 // why; inventory.ErrNotSupported for boards that report nothing. The others it tries again for as
 // long as it watches: a GPU that is lost may come back. It tells again whenever that has changed.
-// It returns ErrRecalled, or why it cannot watch.
+// It returns ErrRecalled, or why it cannot watch. At the context's end it returns at once, and leaves
+// a wait behind that ends with its turn and keeps the session open until then.
 func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening func(deaf map[inventory.GPUID]error), tell func(Event)) error {
 	s, giveBack, err := r.Lender.Lend(ctx)
 	if err != nil {
@@ -70,7 +75,11 @@ func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening fun
 			return ErrRecalled
 		default:
 		}
-		event, err := e.wait(ctx)
+		limit := cmp.Or(r.Turn, turn)
+		if !roll.settled() {
+			limit = min(limit, soon)
+		}
+		event, err := e.wait(ctx, limit)
 		switch {
 		case err != nil:
 			return err
@@ -87,7 +96,8 @@ type ears struct {
 
 	mu  sync.Mutex
 	set gonvml.EventSet
-	// users are the calls that have the set: those that were given up have it still.
+	// users are the calls that have the set: those that were given up have it still. Who is the last
+	// to have it after it was closed frees it.
 	users  int
 	closed bool
 	by     map[gonvml.Device]inventory.GPUID
@@ -118,8 +128,12 @@ func (e *ears) with(call func(gonvml.EventSet) session.Return) session.Return {
 	e.mu.Unlock()
 	defer func() {
 		e.mu.Lock()
-		defer e.mu.Unlock()
 		e.users--
+		last := e.closed && e.users == 0
+		e.mu.Unlock()
+		if last {
+			_ = e.set.Free()
+		}
 	}()
 	return call(e.set)
 }
@@ -164,17 +178,18 @@ func (e *ears) register(ctx context.Context, gpu inventory.GPUID) error {
 	})
 }
 
-// wait gives the next event; nil when none came in its turn. It is not given up before: an event
-// that came meanwhile would be nobody's.
-func (e *ears) wait(ctx context.Context) (*Event, error) {
+// wait gives the next event; nil when none came within the limit. At the context's end it is left
+// behind: who watches next registers anew, and a wait has a name of its own, so that it stands in
+// nobody's way.
+func (e *ears) wait(ctx context.Context, limit time.Duration) (*Event, error) {
 	type outcome struct {
 		data gonvml.EventData
 		ret  gonvml.Return
 	}
 	waited := make(chan outcome, 1)
-	err := e.session.Call(context.WithoutCancel(ctx), about, symWait, func(session.API) session.Return {
+	err := e.session.Call(ctx, fmt.Sprintf("the event set %v", e.set), symWait, func(session.API) session.Return {
 		return e.with(func(set gonvml.EventSet) session.Return {
-			data, ret := set.Wait(uint32(turn.Milliseconds()))
+			data, ret := set.Wait(uint32(limit.Milliseconds()))
 			waited <- outcome{data, ret}
 			return gonvml.SUCCESS
 		})

@@ -37,7 +37,7 @@ func newMachine(t *testing.T, preset string, limit time.Duration) machine {
 		do(t, n.ClearFaults())
 		eventually(t, func() bool { return l.Close(context.Background()) == nil })
 	})
-	m := machine{Node: n, library: l, scanner: inventory.NewScanner(l, sysfs.New(n.SysRoot(), n.ProcRoot())), reader: vitals.Reader{Lender: l}}
+	m := machine{Node: n, library: l, scanner: inventory.NewScanner(l, sysfs.New(n.SysRoot(), n.ProcRoot())), reader: vitals.Reader{Lender: l, Turn: 50 * time.Millisecond}}
 	snapshot, err := m.scanner.Scan(t.Context())
 	do(t, err)
 	for _, g := range snapshot.GPUs {

@@ -108,3 +108,13 @@ func (r *roll) failed() map[inventory.GPUID]error {
 	})
 	return out
 }
+
+// settled tells whether nothing is left to register.
+func (r *roll) settled() bool {
+	for _, err := range r.errs {
+		if !errors.Is(err, inventory.ErrNotSupported) {
+			return false
+		}
+	}
+	return len(r.pending) == 0
+}

@@ -58,6 +58,8 @@ type Reader struct {
 	// Retry is how long a GPU has to be registered for what the driver reports, and how long after a
 	// failure that is tried again; zero for the default, 10 s.
 	Retry time.Duration
+	// Turn is how long one wait for events lasts while none comes; zero for the default, 5 s.
+	Turn time.Duration
 }
 
 // Read reads one GPU. Links is how many NVLinks it has. What goes wrong is in the result.

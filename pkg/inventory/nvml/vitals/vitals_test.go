@@ -226,28 +226,37 @@ func TestTheSessionIsCalledBack(t *testing.T) {
 	}
 }
 
-// What comes while a watch ends is told.
-func TestTheLastEventIsTold(t *testing.T) {
-	m := newMachine(t, "t4-4", time.Minute)
-	want := vitals.Event{GPU: m.gpus[1], XID: 79, Instance: -1}
-	// Now and then the watch does not wait when it is told to end.
+// Who is told to end does not wait for the end of a turn; what is left behind is nobody's event, keeps
+// the session open as long as it lasts, and stands in the way of no other watch.
+func TestAWatchEndsAtOnce(t *testing.T) {
+	m := newMachine(t, "t4-4", time.Hour)
+	m.reader.Turn = time.Hour
+	waits, err := m.CountCalls(gpusim.AnyGPU, "nvmlEventSetWait")
+	do(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	listening, done := make(chan struct{}, 4), make(chan error, 1)
+	go func() {
+		done <- m.reader.Watch(ctx, m.gpus, func(map[inventory.GPUID]error) { listening <- struct{}{} }, func(e vitals.Event) { t.Errorf("told of %+v", e) })
+	}()
+	<-listening
 	eventually(t, func() bool {
-		ctx, cancel := context.WithCancel(t.Context())
-		listening, told, done := make(chan struct{}, 4), make(chan vitals.Event, 4), make(chan error, 1)
-		go func() {
-			done <- m.reader.Watch(ctx, m.gpus, func(map[inventory.GPUID]error) { listening <- struct{}{} }, func(e vitals.Event) { told <- e })
-		}()
-		<-listening
-		do(t, m.InjectXID(0, gpusim.XID{Code: 13}))
-		<-told
-		time.AfterFunc(10*time.Millisecond, cancel)
-		<-ctx.Done()
-		do(t, m.InjectXID(1, gpusim.XID{Code: 79}))
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		return len(told) == 1 && <-told == want
+		n, err := waits()
+		do(t, err)
+		return n > 0
 	})
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := m.library.Close(t.Context()); err == nil {
+		t.Error("the session was closed under a wait")
+	}
+	m.reader.Turn = time.Millisecond
+	_, events, _ := watching(t, m)
+	do(t, m.InjectXID(1, gpusim.XID{Code: 79}))
+	if got := <-events; got != (vitals.Event{GPU: m.gpus[1], XID: 79, Instance: -1}) {
+		t.Errorf("told of %+v", got)
+	}
 }
 
 // A change of a GPU keeps nobody from hearing of another.

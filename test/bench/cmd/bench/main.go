@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/gpu-dra/driver/test/bench/measure"
+	"github.com/gpu-dra/driver/test/bench/pods"
+	"github.com/gpu-dra/driver/test/gpusim"
 )
 
 func main() {
@@ -43,9 +45,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	flags.IntVar(&o.PerRound, "per-round", 24, "claims measured in a round")
 	flags.DurationVar(&o.Idle, "idle", 3*time.Minute, "how long the idle plugin is watched, at least")
 	only := flags.String("only", "", "parts to run, separated by commas: "+strings.Join(measure.Parts(), ","))
-	pods := flags.Int("pods", 0, "instead: run this number of pods of each kind on the cluster of -kubeconfig, on which the driver is installed")
-	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster for -pods")
-	image := flags.String("image", "localhost/busybox:1", "image for -pods, with a program sleep; it must be on the node")
+	starts := flags.Int("pods", 0, "instead: run this number of pods of each kind on the cluster of -kubeconfig, on which the driver is installed")
+	sick := flags.Int("sick", 0, "instead: have a GPU fall ill under a pod this number of times, on the cluster of -kubeconfig, whose one node is the machine of -machine")
+	machine := flags.String("machine", "", "directory of the simulated machine for -sick")
+	kubeconfig := flags.String("kubeconfig", os.Getenv("KUBECONFIG"), "cluster for -pods and -sick")
+	image := flags.String("image", "localhost/busybox:1", "image for -pods and -sick, with a program sleep; it must be on the node")
 	keep := flags.Bool("keep", false, "keep logs and state to look at")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -59,8 +63,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if o.Rounds < 1 || o.PerRound < 1 || flags.NArg() > 0 {
 		return fmt.Errorf("-rounds=%d -per-round=%d %q: both must be at least 1, and there are no arguments", o.Rounds, o.PerRound, flags.Args())
 	}
-	if *pods > 0 {
-		return runPods(ctx, stdout, *kubeconfig, *image, *pods)
+	if *starts > 0 || *sick > 0 {
+		return onCluster(ctx, stdout, *kubeconfig, *image, *machine, *starts, *sick)
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("only root can make device nodes: run this with sudo")
@@ -79,8 +83,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	return os.RemoveAll(o.Dir)
 }
 
-// runPods measures pods on a cluster that is there.
-func runPods(ctx context.Context, out io.Writer, kubeconfig, image string, n int) error {
+// onCluster measures pods on a cluster that is there.
+func onCluster(ctx context.Context, out io.Writer, kubeconfig, image, machine string, starts, sick int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return fmt.Errorf("-kubeconfig: %w", err)
@@ -89,7 +93,16 @@ func runPods(ctx context.Context, out io.Writer, kubeconfig, image string, n int
 	if err != nil {
 		return fmt.Errorf("-kubeconfig: %w", err)
 	}
-	result, err := measure.TimePods(ctx, client, image, n)
+	var result fmt.Stringer
+	if starts > 0 {
+		result, err = pods.TimeStarts(ctx, client, image, starts)
+	} else {
+		var node *gpusim.Node
+		if node, err = gpusim.Open(machine); err != nil {
+			return fmt.Errorf("-machine: %w", err)
+		}
+		result, err = pods.TimeSick(ctx, client, image, node, sick)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package measure
+package pods
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 	"github.com/gpu-dra/driver/test/bench/sample"
 )
 
-// podsNamespace is made for the measurement and removed after it.
-const podsNamespace = "bench-pods"
+// namespace is made for a measurement and removed after it.
+const namespace = "bench-pods"
 
 // Kinds of pods that are compared.
 const (
@@ -34,8 +34,8 @@ const (
 
 func podKinds() []string { return []string{withoutClaim, unusedClaim, withClaim, extendedResource} }
 
-// Pods is how long pods take from their creation to Running.
-type Pods struct {
+// Starts is how long pods take from their creation to Running.
+type Starts struct {
 	Took map[string]sample.Series
 }
 
@@ -45,17 +45,14 @@ type podTimer struct {
 	image  string
 }
 
-// TimePods runs n pods of each kind on a cluster on which the driver is installed, one at a time and in turn.
-func TimePods(ctx context.Context, client kubernetes.Interface, image string, n int) (p Pods, err error) {
+// TimeStarts runs n pods of each kind on a cluster on which the driver is installed, one at a time and in turn.
+func TimeStarts(ctx context.Context, client kubernetes.Interface, image string, n int) (p Starts, err error) {
 	p.Took = map[string]sample.Series{}
 	t := podTimer{client: client, image: image}
 	if err := t.setUp(ctx); err != nil {
 		return p, err
 	}
-	defer func() {
-		end := client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), podsNamespace, metav1.DeleteOptions{})
-		err = errors.Join(err, end)
-	}()
+	defer func() { err = errors.Join(err, t.tearDown(ctx)) }()
 	// The first of each kind meets cold caches and does not count.
 	for i := range n + 1 {
 		for _, kind := range podKinds() {
@@ -72,13 +69,13 @@ func TimePods(ctx context.Context, client kubernetes.Interface, image string, n 
 }
 
 func (t podTimer) setUp(ctx context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: podsNamespace}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := t.client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("namespace of the pods: %w", err)
 	}
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}
 	template.Spec.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"}}}
-	if _, err := t.client.ResourceV1().ResourceClaimTemplates(podsNamespace).Create(ctx, template, metav1.CreateOptions{}); err != nil {
+	if _, err := t.client.ResourceV1().ResourceClaimTemplates(namespace).Create(ctx, template, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("template of the claims: %w", err)
 	}
 	// A pod is refused until a controller has made its service account.
@@ -87,7 +84,7 @@ func (t podTimer) setUp(ctx context.Context) error {
 		limit = 100
 	)
 	for range limit {
-		_, err := t.client.CoreV1().ServiceAccounts(podsNamespace).Get(ctx, "default", metav1.GetOptions{})
+		_, err := t.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		if err == nil {
 			return nil
 		}
@@ -99,6 +96,10 @@ func (t podTimer) setUp(ctx context.Context) error {
 		}
 	}
 	return errors.New("service account of the pods: no controller makes it")
+}
+
+func (t podTimer) tearDown(ctx context.Context) error {
+	return t.client.CoreV1().Namespaces().Delete(context.WithoutCancel(ctx), namespace, metav1.DeleteOptions{})
 }
 
 // podOf makes a pod that sleeps.
@@ -126,7 +127,7 @@ func (t podTimer) run(ctx context.Context, kind, name string) (time.Duration, er
 	const limit = 2 * time.Minute
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	pods := t.client.CoreV1().Pods(podsNamespace)
+	pods := t.client.CoreV1().Pods(namespace)
 	events, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
 	if err != nil {
 		return 0, fmt.Errorf("watch: %w", err)
@@ -173,7 +174,7 @@ func await(ctx context.Context, events watch.Interface, right func(watch.Event) 
 }
 
 // String is the result as Markdown.
-func (p Pods) String() string {
+func (p Starts) String() string {
 	t := sample.NewTable("pod", "created to Running, median, s", "least to most, s", "ratio")
 	base := sample.Rounds{p.Took[withoutClaim]}
 	for _, kind := range podKinds() {
@@ -186,4 +187,16 @@ func (p Pods) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### Pods\n\n%s\n%d pods of each kind, one after the other and in turn.\n", t, len(p.Took[withoutClaim]))
 	return b.String()
+}
+
+// pause waits, unless the context ends before.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
