@@ -13,6 +13,7 @@ import (
 	"github.com/gpu-dra/driver/docs/commands"
 	"github.com/gpu-dra/driver/test/cluster"
 	"github.com/gpu-dra/driver/test/e2e/rig"
+	"github.com/gpu-dra/driver/test/loopback"
 )
 
 // TestDocs runs the commands of the documentation that need a cluster: those of a page in their order,
@@ -52,7 +53,9 @@ func follow(t *testing.T, dir string, blocks []commands.Block) {
 	for _, b := range blocks {
 		// The words for the reader's own come first: POD is in YOUR-POD.
 		text := b.Fill(map[string]string{"YOUR-POD": values["YOUR-POD"], "YOUR-CLAIM": values["YOUR-CLAIM"]})
-		b.Text = text
+		// A port of the machine may be somebody's; an address of its own is nobody's.
+		host := loopback.Host()
+		b.Text = strings.NewReplacer("port-forward ", "port-forward --address "+host+" ", "localhost:8080", host+":8080").Replace(text)
 		out, err := commands.Run(ctx, dir, environment, "", b.Fill(map[string]string{"NS": values["NS"], "POD": values["POD"], "NODE": values["NODE"]}))
 		if err != nil || !strings.Contains(out, b.Rule.Says) {
 			t.Errorf("%v, want %q of\n%s\n%s", err, b.Rule.Says, text, out)

@@ -76,7 +76,7 @@ func TestKubectlGPU(t *testing.T) {
 	s.unallocatable("waits")
 	s.prints(s.kubectlGPU("", "explain", "pod", "waits"), "does not fit", "node "+node, "then it fits node "+node)
 
-	s.prints(s.kubectlGPU("", "doctor", "-o", "wide"), "ready, publishes devices", " 0 errors")
+	s.prints(s.kubectlGPU("", "doctor", "-o", "wide"), "ready, publishes devices", "DRAConsumableCapacity is on", " 0 errors")
 }
 
 // TestSliceTemplate holds what the command line says a node will publish against what a node does,

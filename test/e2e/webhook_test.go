@@ -75,4 +75,49 @@ func TestWebhook(t *testing.T) {
 			t.Errorf("%s of another driver: %v", kind, err)
 		}
 	}
+	s.refusedInEveryVersion(header)
+}
+
+// refusedInEveryVersion writes claims, templates and classes with a mistake, and without, in each version
+// of the API that the cluster serves.
+func (s *scene) refusedInEveryVersion(header string) {
+	s.Helper()
+	groups, err := s.client.Discovery().ServerGroups()
+	s.must(err)
+	var versions []string
+	for _, group := range groups.Groups {
+		for _, version := range group.Versions {
+			if group.Name == resourceapi.GroupName && version.Version != "v1alpha3" {
+				versions = append(versions, version.Version)
+			}
+		}
+	}
+	if len(versions) < 2 {
+		s.Errorf("the cluster serves %v of %s, must be more than one", versions, resourceapi.GroupName)
+	}
+	for _, version := range versions {
+		request := `{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}`
+		if version == "v1beta1" {
+			request = `{"name": "gpu", "deviceClassName": "gpu.nvidia.com"}`
+		}
+		for interval, taken := range map[string]bool{"Tiny": false, "Long": true} {
+			config := `[{"opaque": {"driver": "` + rig.Driver + `", "parameters": ` + header + `"` + interval + `"}}}}}]`
+			spec := `{"devices": {"requests": [` + request + `], "config": ` + config + `}}`
+			for path, body := range map[string]string{
+				"namespaces/" + s.namespace + "/resourceclaims":         `"kind": "ResourceClaim", "spec": ` + spec,
+				"namespaces/" + s.namespace + "/resourceclaimtemplates": `"kind": "ResourceClaimTemplate", "spec": {"spec": ` + spec + `}`,
+				"deviceclasses": `"kind": "DeviceClass", "spec": {"config": ` + config + `}`,
+			} {
+				text := `{"apiVersion": "` + resourceapi.GroupName + "/" + version + `", "metadata": {"generateName": "e2e-"}, ` + body + `}`
+				err := s.client.ResourceV1().RESTClient().Post().AbsPath("/apis/"+resourceapi.GroupName+"/"+version+"/"+path).
+					Param("dryRun", metav1.DryRunAll).SetHeader("Content-Type", "application/json").Body([]byte(text)).Do(s.Context()).Error()
+				switch {
+				case taken && err != nil:
+					s.Errorf("%s %s without a mistake: %v", version, path, err)
+				case !taken && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `"Tiny"`)):
+					s.Errorf("%s %s with a mistake: %v", version, path, err)
+				}
+			}
+		}
+	}
 }
