@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/allocation"
+	"github.com/gpu-dra/driver/pkg/kubectlgpu/podclaims"
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 )
 
@@ -73,7 +74,7 @@ const DefaultSearch = 500 * time.Millisecond
 // Explainer answers questions about one state.
 type Explainer struct {
 	state     *state.State
-	nodes     byNode
+	nodes     state.ByNode
 	options   Options
 	match     *matcher
 	allocator *allocation.Allocator
@@ -84,7 +85,7 @@ func New(s *state.State, o Options) *Explainer {
 	if o.Search == 0 {
 		o.Search = DefaultSearch
 	}
-	return &Explainer{state: s, nodes: sorted(s), options: o, match: newMatcher(), allocator: allocation.New(allocation.Default137())}
+	return &Explainer{state: s, nodes: s.ByNode(), options: o, match: newMatcher(), allocator: allocation.New(allocation.Default137())}
 }
 
 // Claim explains a claim of the state.
@@ -118,7 +119,7 @@ func (e *Explainer) Pod(ctx context.Context, namespace, name string) (Explanatio
 
 // PodOf explains a pod that need not be in the state.
 func (e *Explainer) PodOf(ctx context.Context, pod *corev1.Pod) Explanation {
-	claims, err := e.claimsOf(pod)
+	claims, err := podclaims.Of(e.state, pod)
 	switch {
 	case err != nil:
 		return Explanation{Verdict: Invalid, Reason: err.Error()}
@@ -199,7 +200,7 @@ func (e *Explainer) Claims(ctx context.Context, claims []*resourceapi.ResourceCl
 }
 
 func (e *Explainer) node(ctx context.Context, searches *budget, name string, claims []*resourceapi.ResourceClaim) (Node, error) {
-	p := &problem{state: e.nodes.state(e.state, name), node: e.nodes.node(name), claims: claims, match: e.match, allocator: e.allocator, searches: searches}
+	p := &problem{state: e.nodes.State(name), node: e.nodes.Node(name), claims: claims, match: e.match, allocator: e.allocator, searches: searches}
 	out := Node{Name: name, problem: p}
 	c, err := p.count(ctx)
 	if err != nil {
@@ -276,7 +277,7 @@ func (e *Explainer) nodesFor(pod *corev1.Pod, claims []*resourceapi.ResourceClai
 	var open []string
 	var excluded []Node
 	for _, name := range e.state.NodeNames() {
-		if reason := allocation.Refusal(e.nodes.node(name), pod, claims); reason != "" {
+		if reason := allocation.Refusal(e.nodes.Node(name), pod, claims); reason != "" {
 			excluded = append(excluded, Node{Name: name, Verdict: DoesNotFit, Reason: reason})
 			continue
 		}

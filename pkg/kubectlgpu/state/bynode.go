@@ -1,15 +1,14 @@
-package explain
+package state
 
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 )
 
-// byNode is a state sorted by node, so that what concerns one node need not be looked for among all.
-type byNode struct {
+// ByNode is a state sorted by node, so that what concerns one node need not be looked for among all.
+type ByNode struct {
+	of    *State
 	nodes map[string]*corev1.Node
 	// slices are those of each node; "" is what several nodes reach.
 	slices map[string][]*resourceapi.ResourceSlice
@@ -17,8 +16,9 @@ type byNode struct {
 	claims map[string][]*resourceapi.ResourceClaim
 }
 
-func sorted(s *state.State) byNode {
-	b := byNode{nodes: map[string]*corev1.Node{}, slices: map[string][]*resourceapi.ResourceSlice{}, claims: map[string][]*resourceapi.ResourceClaim{}}
+// ByNode sorts the state by node.
+func (s *State) ByNode() ByNode {
+	b := ByNode{of: s, nodes: map[string]*corev1.Node{}, slices: map[string][]*resourceapi.ResourceSlice{}, claims: map[string][]*resourceapi.ResourceClaim{}}
 	for _, n := range s.Nodes {
 		b.nodes[n.Name] = n
 	}
@@ -44,18 +44,18 @@ func sorted(s *state.State) byNode {
 	return b
 }
 
-// node is that of the state; one that is known by its slices alone is a node without labels and taints.
-func (b byNode) node(name string) *corev1.Node {
+// Node is [State.Node].
+func (b ByNode) Node(name string) *corev1.Node {
 	if n := b.nodes[name]; n != nil {
 		return n
 	}
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// state is the part of a state that concerns one node: its slices and those that several nodes reach,
+// State is the part of the state that concerns one node: its slices and those that several nodes reach,
 // and the claims that have something of them.
-func (b byNode) state(s *state.State, node string) *state.State {
-	out := *s
+func (b ByNode) State(node string) *State {
+	out := *b.of
 	out.Slices, out.Claims = nil, nil
 	// The order is that of the state, which is the scheduler's.
 	own, common := b.slices[node], b.slices[""]
