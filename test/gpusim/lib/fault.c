@@ -37,16 +37,23 @@ static void sleep_usec(uint64_t usec)
 		;
 }
 
-/* Sleeps in slices, to wake soon after the faults were changed. */
+static uint64_t now_usec(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/*
+ * Sleeps in slices, to wake soon after the faults were changed. The clock says when it is over:
+ * on a busy machine a slice takes twice its time, and hundreds of them would add up.
+ */
 static void delay(const struct sim_node *node, uint64_t usec)
 {
 	unsigned int epoch = sim_load(&node->fault_epoch);
-	while (usec > 0 && sim_load(&node->fault_epoch) == epoch) {
-		uint64_t slice = usec < SLICE_USEC ? usec : SLICE_USEC;
-		sleep_usec(slice);
-		if (usec != HANG)
-			usec -= slice;
-	}
+	uint64_t end = usec == HANG ? HANG : now_usec() + usec;
+	for (uint64_t now = now_usec(); now < end && sim_load(&node->fault_epoch) == epoch; now = now_usec())
+		sleep_usec(end - now < SLICE_USEC ? end - now : SLICE_USEC);
 }
 
 /* Counts *left down by one unless it is negative (forever) or was zero. */
