@@ -199,7 +199,7 @@ func (a *Agent) register(ctx context.Context) (*draplugin.Helper, error) {
 		Preparer: a.node.Preparer(),
 		Reporter: a.reporter,
 		Meter:    a.metrics,
-		Health:   a.node,
+		Health:   a.node.Health(),
 		Refused: func(ctx context.Context, err error) {
 			a.withPublisher(func(p *kubeletplugin.Publisher) { go p.Refused(ctx, err) })
 		},

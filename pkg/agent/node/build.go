@@ -14,13 +14,6 @@ import (
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia"
 	"github.com/gpu-dra/driver/pkg/cdi/nvidia/lent"
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml/memlimits"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
-	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
-	"github.com/gpu-dra/driver/pkg/journal"
-	"github.com/gpu-dra/driver/pkg/lock"
-	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/metered"
@@ -37,12 +30,21 @@ const (
 // New makes every part from the configuration. Directories and the CDI hook are made; no hardware
 // is looked at and nothing runs yet.
 func New(ctx context.Context, d Deps) (*Node, error) {
-	n := &Node{Deps: d}
+	n := parts(d)
 	n.nodeReadable.Store(d.NodeRead)
 	if err := n.build(ctx); err != nil {
 		return nil, err
 	}
 	return n, nil
+}
+
+// parts are the parts as they are before they are built.
+func parts(d Deps) *Node {
+	g := &ground{Deps: d}
+	n := &Node{ground: g, release: &release{ground: g}, layouts: &layouts{ground: g}, works: &works{ground: g}}
+	n.neighbours = &neighbours{ground: g, readable: &n.nodeReadable}
+	n.care = &care{ground: g}
+	return n
 }
 
 func (n *Node) build(ctx context.Context) error {
@@ -51,56 +53,43 @@ func (n *Node) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--cdi-hook: %w", err)
 	}
-	n.library = nvml.New(nvml.Options{Root: c.DriverRoot.Container, Partitions: n.partitions(), Calls: slices.Concat(vitals.Calls(), memlimits.Calls()), Selection: c.Selection()})
-	tree := sysfs.New(c.SysRoot, c.ProcRoot)
-	boot, err := sysfs.BootID(c.ProcRoot)
-	if err != nil {
+	if err := n.open(ctx); err != nil {
 		return err
 	}
-	n.migLedger = ledger.New(n.stateDir(ledger.DirName), boot)
-	if err := n.migLedger.Sweep(); err != nil {
-		klog.FromContext(ctx).Error(err, "Notes of an earlier boot are left behind")
-	}
-	if n.locks, err = lock.Open(n.stateDir(locksDir), lock.Options{MaxWait: lockWait}); err != nil {
-		return fmt.Errorf("directory of locks: %w", err)
-	}
-	if n.journal, err = journal.Open(n.stateDir(claimsDir)); err != nil {
-		return fmt.Errorf("directory of claim records: %w", err)
-	}
-	if err := n.buildLimits(boot); err != nil {
+	if err := n.works.build(); err != nil {
 		return err
 	}
-	if err := n.buildHealth(boot); err != nil {
+	if err := n.care.build(); err != nil {
 		return err
 	}
 	n.catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    watched{n.limits.Watch(n.scanner(tree)), n.health},
+		Scanner:    watched{n.works.limits.Watch(n.scanner()), n.care.monitor},
 		Memory:     topology.Store{Path: n.stateDir(nvlinkFile)},
-		Derive:     n.withSick(derive(n.offers(), n.conditions)),
+		Derive:     n.care.withSick(derive(n.offers(), n.conditions)),
 		Reporter:   n.Reporter,
 		Meter:      n.Metrics,
 		Sharing:    n.sharing(),
 		Changed:    n.changed,
 	})
-	if err := n.buildEngine(ctx, tree, hookPath, boot); err != nil {
+	if err := n.buildEngine(ctx, hookPath); err != nil {
 		return err
 	}
-	n.claimStatus = n.newClaimStatus()
-	n.buildLayouts(ctx)
+	n.reconciler = n.newReconciler()
+	n.layouts.build(ctx)
 	if n.Client != nil {
-		n.buildConflicts()
+		n.neighbours.build(n.declares())
 	}
 	return nil
 }
 
 // buildEngine makes what prepares claims.
-func (n *Node) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot string) error {
+func (n *Node) buildEngine(ctx context.Context, hookPath string) error {
 	c := n.Config
 	host := &cdi.Host{
 		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
-		Majors: tree,
+		Majors: n.tree,
 		Stat:   cdi.Lstat,
 	}
 	dir, err := cdi.Open(c.CDIDir, c.DriverName, host)
@@ -121,19 +110,24 @@ func (n *Node) buildEngine(ctx context.Context, tree *sysfs.Tree, hookPath, boot
 		Specs:       dir,
 		Base:        n.base,
 		HoldersDir:  n.stateDir(holdersDir),
-		BootID:      boot,
-		Handlers:    n.withMPS(n.shared(n.handlers(tree))),
-		Executors:   merged(n.executors(ctx), n.shareExecutors(boot), n.mpsExecutors()),
+		BootID:      n.boot,
+		Handlers:    n.works.handlers(),
+		Executors:   n.works.executors(ctx),
 		Quarantined: n.Reporter.Quarantined,
 		Waiting:     func() { n.reconciler.Hint() },
 		// The engine takes 0 for its default.
 		HolderWait: max(c.HolderWait, time.Nanosecond),
 	}, n.Metrics))
-	if err != nil {
-		return err
-	}
-	n.reconciler = n.newReconciler(tree)
-	return nil
+	return err
+}
+
+// conditions are what changes without the hardware looking different. Who changes them has the
+// catalog derive again.
+func (n *Node) conditions(s inventory.Snapshot) offer.Conditions {
+	out := offer.Conditions{Layout: n.release.layout(), WithheldShares: n.release.withheldShares(), NoLimits: n.works.limits.NoLimits}
+	out.Taints = slices.Concat(n.neighbours.taints(), n.works.taints(), n.care.taints())
+	n.layouts.conditions(s, &out)
+	return out
 }
 
 // derive binds the pure function that makes devices and slices to this node's settings, and to

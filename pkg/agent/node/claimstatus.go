@@ -7,14 +7,14 @@ import (
 )
 
 // newClaimStatus makes what writes the condition of devices into claims; nil where that is off.
-func (n *Node) newClaimStatus() *claimstatus.Writer {
-	if !n.Config.ClaimStatus {
+func (c *care) newClaimStatus() *claimstatus.Writer {
+	if !c.Config.ClaimStatus {
 		return nil
 	}
 	return claimstatus.New(claimstatus.Config{
-		Driver: n.Config.DriverName, Pool: n.Config.NodeName, Records: n.journal, Judge: n.health.Verdict, Reporter: n.Reporter,
-		Devices: func() (map[string]device.Device, bool) { return n.allDevices(), n.catalog.View().Looked },
-		In:      func(namespace string) claimstatus.Claims { return n.Lookups.ResourceV1().ResourceClaims(namespace) },
+		Driver: c.Config.DriverName, Pool: c.Config.NodeName, Records: c.journal, Judge: c.monitor.Verdict, Reporter: c.Reporter,
+		Devices: func() (map[string]device.Device, bool) { return c.allDevices(), c.catalog.View().Looked },
+		In:      func(namespace string) claimstatus.Claims { return c.Lookups.ResourceV1().ResourceClaims(namespace) },
 	})
 }
 

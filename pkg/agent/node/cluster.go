@@ -10,40 +10,46 @@ import (
 	"github.com/gpu-dra/driver/pkg/slices"
 )
 
-// learnRelease asks once of which release the API server is, where it decides what the node may
+// release is that of the API server.
+type release struct {
+	*ground
+	watch cluster.Watch
+}
+
+// learn asks once of which release the API server is, where it decides what the node may
 // offer at all: without an answer that is less, until there is one.
-func (n *Node) learnRelease(ctx context.Context) {
-	n.release.Ask = cluster.Asking(n.Client.Discovery().RESTClient())
-	if !n.sharesPartitions() {
+func (r *release) learn(ctx context.Context) {
+	r.watch.Ask = cluster.Asking(r.Client.Discovery().RESTClient())
+	if !r.sharesPartitions() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, APILimit)
 	defer cancel()
-	if err := n.release.Look(ctx); err != nil {
+	if err := r.watch.Look(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Devices are not offered in shares until the API server's release is known")
 	}
 }
 
-// followRelease learns of which release the API server is until the context ends. A node that
+// follow learns of which release the API server is until the context ends. A node that
 // does not cut its GPUs publishes the same to all, and does not ask.
-func (n *Node) followRelease(ctx context.Context) {
-	if !n.partitions() {
+func (r *release) follow(ctx context.Context) {
+	if !r.partitions() {
 		return
 	}
-	n.release.Changed = n.catalog.Rederive
-	n.release.Run(ctx)
+	r.watch.Changed = r.catalog.Rederive
+	r.watch.Run(ctx)
 }
 
 // layout is that of the slices, by what is known of the API server.
-func (n *Node) layout() slices.Layout { return slices.LayoutFor(n.release.Release()) }
+func (r *release) layout() slices.Layout { return slices.LayoutFor(r.watch.Release()) }
 
 // sharesPartitions tells whether the node cuts GPUs and has shares.
-func (n *Node) sharesPartitions() bool { return n.partitions() && len(n.shares()) > 0 }
+func (r *release) sharesPartitions() bool { return r.partitions() && len(r.shares()) > 0 }
 
 // withheldShares is why shares are not offered, by what is known of the API server.
-func (n *Node) withheldShares() string {
-	if !n.sharesPartitions() {
+func (r *release) withheldShares() string {
+	if !r.sharesPartitions() {
 		return ""
 	}
-	return shares.Withheld(n.release.Release())
+	return shares.Withheld(r.watch.Release())
 }

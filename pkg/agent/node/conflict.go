@@ -13,17 +13,29 @@ import (
 	"github.com/gpu-dra/driver/pkg/conflict"
 	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/conflict/look"
+	"github.com/gpu-dra/driver/pkg/offer"
+	"github.com/gpu-dra/driver/pkg/takeover"
 )
 
-// buildConflicts makes what looks for others that hand out the GPUs of this node.
-func (n *Node) buildConflicts() {
+// neighbours are others that hand out, or handed out, the GPUs of this node.
+type neighbours struct {
+	*ground
+	guard *guard.Watch
+	// readable is set when the API server let this process read its Node.
+	readable *atomic.Bool
+	// taken are the devices of claims of a former driver.
+	taken atomic.Pointer[takeover.Taken]
+}
+
+// build makes what looks for others. A node with declared layouts declares.
+func (n *neighbours) build(declares bool) {
 	c := n.Config
-	n.conflicts = guard.New(guard.Config{
+	n.guard = guard.New(guard.Config{
 		// Declared layouts are not applied beside a MIG manager: that is for package declaration.
-		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !n.declares()},
+		Own:      conflict.Own{Driver: c.DriverName, Partitions: c.MIGDevices == config.MIGOnDemand && !declares},
 		Policies: c.Conflicts,
 		Looker: &look.Looker{
-			Nodes: noting{n.Client.CoreV1().Nodes(), &n.nodeReadable}, Node: c.NodeName, Registry: c.KubeletRegistryDir,
+			Nodes: noting{n.Client.CoreV1().Nodes(), n.readable}, Node: c.NodeName, Registry: c.KubeletRegistryDir,
 			Driver: c.DriverName, Alone: c.PodUID == "",
 		},
 		Reporter: n.Reporter,
@@ -52,8 +64,17 @@ func (g noting) Get(ctx context.Context, name string, options metav1.GetOptions)
 	return node, err
 }
 
+// taints are those of devices that others have, or may have.
+func (n *neighbours) taints() []offer.Tainter {
+	out := n.takenTaints()
+	if n.guard != nil {
+		out = append(out, n.guard.Taints)
+	}
+	return out
+}
+
 // succeed takes over what another driver of the name has left.
-func (n *Node) succeed(ctx context.Context) {
+func (n *neighbours) succeed(ctx context.Context) {
 	n.takeOver(ctx, n.catalog.View())
 	if err := n.taintTaken(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "It is not known which devices a former driver's claims have")
@@ -62,14 +83,14 @@ func (n *Node) succeed(ctx context.Context) {
 
 // lookForTwin looks once whether another driver of this name listens, for who has no API server, and
 // knows that no plugin of this driver runs.
-func (n *Node) lookForTwin(ctx context.Context) {
+func (n *neighbours) lookForTwin(ctx context.Context) {
 	nothing := func(context.Context) {}
-	n.conflicts = guard.New(guard.Config{
+	n.guard = guard.New(guard.Config{
 		Own: conflict.Own{Driver: n.Config.DriverName}, Reporter: n.Reporter,
 		Looker:  &look.Looker{Nodes: unknown{}, Registry: n.Config.KubeletRegistryDir, Driver: n.Config.DriverName},
 		Changed: nothing, Gone: nothing, Hold: func(error) {},
 	})
-	n.conflicts.Look(ctx)
+	n.guard.Look(ctx)
 }
 
 // unknown is an API server that cannot be asked.

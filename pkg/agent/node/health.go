@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,6 +17,7 @@ import (
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/health"
+	"github.com/gpu-dra/driver/pkg/health/claimstatus"
 	"github.com/gpu-dra/driver/pkg/health/kernellog"
 	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/health/owners"
@@ -22,19 +25,35 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/inventory/nvml/vitals"
 	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/metrics/hardware"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/report"
+	"github.com/gpu-dra/driver/pkg/tenancy"
 	"github.com/gpu-dra/driver/pkg/topology"
 )
 
-// buildHealth makes what keeps watch over the GPUs.
-func (n *Node) buildHealth(boot string) error {
+// care keeps watch over the GPUs and tells others how they are.
+type care struct {
+	*ground
+	monitor *monitor.Monitor
+	// kernelLog has errors that NVML does not tell; nil where it is not read.
+	kernelLog *kernellog.Log
+	// claimStatus tells claims of the health of their devices; nil where that is off.
+	claimStatus *claimstatus.Writer
+	// offered are all published devices, also those that nobody can get.
+	offered  atomic.Pointer[[]device.Device]
+	tenants  *tenancy.Register
+	hardware *hardware.Collector
+}
+
+// build makes what keeps watch.
+func (c *care) build() error {
 	table, err := health.Builtin()
 	if err != nil {
 		return err
 	}
-	if path := n.Config.HealthTable; path != "" {
+	if path := c.Config.HealthTable; path != "" {
 		text, err := os.ReadFile(path)
 		if err == nil {
 			table, err = table.Override(text)
@@ -43,35 +62,36 @@ func (n *Node) buildHealth(boot string) error {
 			return fmt.Errorf("--health-table: %s: %w", path, err)
 		}
 	}
-	if path := n.Config.HealthKernelLog; path != "" {
-		n.kernelLog = &kernellog.Log{Path: path, Failed: n.Reporter.KernelLogUnread}
+	if path := c.Config.HealthKernelLog; path != "" {
+		c.kernelLog = &kernellog.Log{Path: path, Failed: c.Reporter.KernelLogUnread}
 	}
 	timing := health.DefaultTiming()
-	timing.Hold = n.Config.HealthHoldDown
+	timing.Hold = c.Config.HealthHoldDown
 	teller := owners.Teller{
-		Records: n.journal, Reporter: n.Reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return n.health.Verdict(at, p) },
-		Devices: n.allDevices, Pods: n.podsOf,
+		Records: c.journal, Reporter: c.Reporter, Judge: func(at pci.Address, p *health.Place) health.Verdict { return c.monitor.Verdict(at, p) },
+		Devices: c.allDevices, Pods: c.podsOf,
 	}
-	n.buildTenants()
-	n.health = monitor.New(monitor.Config{
+	c.buildTenants()
+	c.monitor = monitor.New(monitor.Config{
 		Rules:  health.Rules{Table: table, Timing: timing},
-		Source: n.kernelLog.Beside(vitals.Reader{Lender: n.library}), Partitions: n.library,
-		Store: monitor.Store{Path: n.stateDir(healthFile), BootID: boot}, Holders: n,
-		Reporter: n.hardware.Counting(n.Reporter), Interval: n.Config.HealthInterval, Selection: n.Config.Selection(),
+		Source: c.kernelLog.Beside(vitals.Reader{Lender: c.library}), Partitions: c.library,
+		Store: monitor.Store{Path: c.stateDir(healthFile), BootID: c.boot}, Holders: c,
+		Reporter: c.hardware.Counting(c.Reporter), Interval: c.Config.HealthInterval, Selection: c.Config.Selection(),
 		Changed: func(ctx context.Context) {
-			n.catalog.Rederive(ctx)
+			c.catalog.Rederive(ctx)
 			teller.Tell(ctx)
-			n.claimStatus.Hint()
+			c.claimStatus.Hint()
 		},
 		// What goes wrong shows at the next regular look.
-		Look: func(ctx context.Context) { _ = n.catalog.Refresh(ctx) },
+		Look: func(ctx context.Context) { _ = c.catalog.Refresh(ctx) },
 	})
+	c.claimStatus = c.newClaimStatus()
 	return nil
 }
 
 // readKernelLog has the monitor learn of errors that are in the kernel log alone.
-func (n *Node) readKernelLog(ctx context.Context) {
-	n.kernelLog.Run(ctx, func(ctx context.Context, m kernellog.Message) { n.health.Reported(ctx, m.GPU, m.XID, m.Instance) })
+func (c *care) readKernelLog(ctx context.Context) {
+	c.kernelLog.Run(ctx, func(ctx context.Context, m kernellog.Message) { c.monitor.Reported(ctx, m.GPU, m.XID, m.Instance) })
 }
 
 // watched tells the monitor of each look at the hardware.
@@ -89,26 +109,31 @@ func (w watched) Scan(ctx context.Context) (inventory.Snapshot, error) {
 	return s, err
 }
 
-// conditions are what changes without the hardware looking different. Who changes them has the
-// catalog derive again.
-func (n *Node) conditions(s inventory.Snapshot) offer.Conditions {
-	out := offer.Conditions{Layout: n.layout(), Taints: append(n.takenTaints(), n.stuck.Taint(n.Config.DriverName)), WithheldShares: n.withheldShares(), NoLimits: n.limits.NoLimits}
-	n.layoutConditions(s, &out)
-	if n.conflicts != nil {
-		out.Taints = append(out.Taints, n.conflicts.Taints)
+// taints are those of GPUs that are ill.
+func (c *care) taints() []offer.Tainter {
+	if c.monitor == nil {
+		return nil
 	}
-	if n.health != nil {
-		out.Taints = append(out.Taints, taints.Tainter(n.health.Verdict, n.Config.DriverName, n.Config.HealthEvict))
+	return []offer.Tainter{taints.Tainter(c.monitor.Verdict, c.Config.DriverName, c.Config.HealthEvict)}
+}
+
+// run does what the one instance does that publishes.
+func (c *care) run(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, run := range []func(context.Context){
+		c.monitor.Run, c.claimStatus.Run, c.readKernelLog, c.newRemedy().Run, c.serveTenants,
+	} {
+		group.Go(func() { run(ctx) })
 	}
-	return out
+	group.Wait()
 }
 
 // withSick has GPUs that are ill published, and handed to nobody, while they do not answer.
-func (n *Node) withSick(derive catalog.Derive) catalog.Derive {
+func (c *care) withSick(derive catalog.Derive) catalog.Derive {
 	return func(s inventory.Snapshot, t topology.Assignment) catalog.Derived {
-		out := derive(n.health.Retained(s), t)
+		out := derive(c.monitor.Retained(s), t)
 		offered := slices.Clone(out.Devices)
-		n.offered.Store(&offered)
+		c.offered.Store(&offered)
 		there := map[pci.Address]bool{}
 		for _, g := range s.GPUs {
 			there[g.PCI] = true
@@ -119,24 +144,24 @@ func (n *Node) withSick(derive catalog.Derive) catalog.Derive {
 }
 
 // DeviceHealth implements kubeletplugin.HealthSource.
-func (n *Node) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
-	if !n.health.Leads() {
+func (c *care) DeviceHealth() ([]draplugin.DeviceHealth, bool) {
+	if !c.monitor.Leads() {
 		return nil, false
 	}
 	var devices []device.Device
-	if offered := n.offered.Load(); offered != nil {
+	if offered := c.offered.Load(); offered != nil {
 		devices = *offered
 	}
-	return taints.States(devices, n.health.Verdict, n.Config.NodeName, time.Now()), true
+	return taints.States(devices, c.monitor.Verdict, c.Config.NodeName, time.Now()), true
 }
 
 // Changes implements kubeletplugin.HealthSource.
-func (n *Node) Changes() <-chan struct{} { return n.health.Changes() }
+func (c *care) Changes() <-chan struct{} { return c.monitor.Changes() }
 
 // allDevices are all published devices, by name.
-func (n *Node) allDevices() map[string]device.Device {
+func (c *care) allDevices() map[string]device.Device {
 	out := map[string]device.Device{}
-	if offered := n.offered.Load(); offered != nil {
+	if offered := c.offered.Load(); offered != nil {
 		for _, d := range *offered {
 			out[d.Name()] = d
 		}
@@ -145,10 +170,10 @@ func (n *Node) allDevices() map[string]device.Device {
 }
 
 // podsOf are the pods that use a claim; none of one that is gone.
-func (n *Node) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, error) {
+func (c *care) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, APILimit)
 	defer cancel()
-	found, err := n.Client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
+	found, err := c.Client.ResourceV1().ResourceClaims(claim.Namespace).Get(ctx, claim.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, err
 	}
@@ -165,8 +190,8 @@ func (n *Node) podsOf(ctx context.Context, claim claims.Ref) ([]report.Pod, erro
 }
 
 // Held implements monitor.Holders.
-func (n *Node) Held(at pci.Address) bool {
-	records, _, err := n.journal.List()
+func (c *care) Held(at pci.Address) bool {
+	records, _, err := c.journal.List()
 	// To be on the safe side where they cannot be read.
 	return err != nil || slices.ContainsFunc(records, func(r *journal.Record) bool {
 		return slices.ContainsFunc(r.Devices, func(d journal.Device) bool { return d.PCI == at })

@@ -11,14 +11,14 @@ import (
 )
 
 // buildLimits makes sharing with limits of memory by the GPU driver.
-func (n *Node) buildLimits(boot string) error {
-	c := n.Config
-	n.limits = memlimit.New(memlimit.Config{
-		Limiter: memlimits.Limiter{Lender: n.library}, SysRoot: c.SysRoot, Dir: n.stateDir(memlimit.DirName), Boot: boot,
+func (w *works) buildLimits() error {
+	c := w.Config
+	w.limits = memlimit.New(memlimit.Config{
+		Limiter: memlimits.Limiter{Lender: w.library}, SysRoot: c.SysRoot, Dir: w.stateDir(memlimit.DirName), Boot: w.boot,
 		Hook:    filepath.Join(c.DataDir(), filepath.Base(c.LimitHook)),
-		Journal: n.journal, Locks: n.locks, Key: prepare.GPUKey, Shares: n.shares(),
+		Journal: w.journal, Locks: w.locks, Key: prepare.GPUKey, Shares: w.shares(),
 	})
-	if !n.limits.Needed(n.journal) {
+	if !w.limits.Needed(w.journal) {
 		return nil
 	}
 	if _, err := hook.Install(c.LimitHook, c.DataDir()); err != nil {

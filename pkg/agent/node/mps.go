@@ -15,34 +15,34 @@ import (
 // in a second or two where its pod runs.
 const mpsPatience = 10 * time.Second
 
-func (n *Node) mpsLayout() mps.Layout { return mps.Layout(n.stateDir(mps.DirName)) }
+func (g *ground) mpsLayout() mps.Layout { return mps.Layout(g.stateDir(mps.DirName)) }
 
-func (n *Node) mpsClient() mps.Client {
-	return mps.Client{Layout: n.mpsLayout(), Patience: mpsPatience}
+func (w *works) mpsClient() mps.Client {
+	return mps.Client{Layout: w.mpsLayout(), Patience: mpsPatience}
 }
 
 // withMPS puts sharing by MPS behind what prepares each kind of device.
-func (n *Node) withMPS(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
+func (w *works) withMPS(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
 	for kind, h := range handlers {
-		handlers[kind] = prepare.Chain{h, mpssteps.Handler{Layout: n.mpsLayout()}}
+		handlers[kind] = prepare.Chain{h, mpssteps.Handler{Layout: w.mpsLayout()}}
 	}
 	return handlers
 }
 
 // mpsExecutors do and undo the step. They are there also where MPS is switched off: claims that
 // were prepared before have to be unprepared.
-func (n *Node) mpsExecutors() map[string]prepare.Executor {
-	return map[string]prepare.Executor{mpssteps.Kind: n.mpsStep()}
+func (w *works) mpsExecutors() map[string]prepare.Executor {
+	return map[string]prepare.Executor{mpssteps.Kind: w.mpsStep()}
 }
 
-func (n *Node) mpsStep() mpssteps.Step {
-	return mpssteps.Step{Hardware: n.library, Daemons: n.mpsClient(), Layout: n.mpsLayout(), Known: n.hasRecord}
+func (w *works) mpsStep() mpssteps.Step {
+	return mpssteps.Step{Hardware: w.library, Daemons: w.mpsClient(), Layout: w.mpsLayout(), Known: w.hasRecord}
 }
 
 // watchMPS tells of the control daemons of a node that has some.
-func (n *Node) watchMPS(ctx context.Context) {
-	if n.Config.MPS {
-		watch := watch.Watch{Daemons: mps.Client{Layout: n.mpsLayout(), Patience: mpsPatience}, Reporter: n.Reporter, Meter: n.Metrics}
-		watch.Run(ctx, n.Config.RescanInterval)
+func (w *works) watchMPS(ctx context.Context) {
+	if w.Config.MPS {
+		watch := watch.Watch{Daemons: mps.Client{Layout: w.mpsLayout(), Patience: mpsPatience}, Reporter: w.Reporter, Meter: w.Metrics}
+		watch.Run(ctx, w.Config.RescanInterval)
 	}
 }

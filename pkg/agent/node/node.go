@@ -24,30 +24,15 @@ import (
 	"github.com/gpu-dra/driver/pkg/agent/apiserver"
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
-	"github.com/gpu-dra/driver/pkg/cluster"
 	"github.com/gpu-dra/driver/pkg/config"
-	"github.com/gpu-dra/driver/pkg/conflict/guard"
 	"github.com/gpu-dra/driver/pkg/device"
-	"github.com/gpu-dra/driver/pkg/health/claimstatus"
-	"github.com/gpu-dra/driver/pkg/health/kernellog"
-	"github.com/gpu-dra/driver/pkg/health/monitor"
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/nvml"
-	"github.com/gpu-dra/driver/pkg/journal"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/metrics"
-	"github.com/gpu-dra/driver/pkg/metrics/hardware"
-	"github.com/gpu-dra/driver/pkg/mig/ledger"
-	"github.com/gpu-dra/driver/pkg/prepare"
 	"github.com/gpu-dra/driver/pkg/prepare/metered"
-	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
 	"github.com/gpu-dra/driver/pkg/reconcile"
 	"github.com/gpu-dra/driver/pkg/report"
-	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
-	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
-	"github.com/gpu-dra/driver/pkg/takeover"
-	"github.com/gpu-dra/driver/pkg/tenancy"
 )
 
 const (
@@ -86,39 +71,19 @@ type Deps struct {
 
 // Node is the parts of the plugin of one node.
 type Node struct {
-	Deps
-
-	library   *nvml.Library
-	migLedger *ledger.Ledger
-	release   cluster.Watch
-	locks     *lock.Locker
-	catalog   *catalog.Catalog
-	health    *monitor.Monitor
-	// kernelLog has errors that NVML does not tell; nil where it is not read.
-	kernelLog *kernellog.Log
-	// claimStatus tells claims of the health of their devices; nil where that is off.
-	claimStatus *claimstatus.Writer
-	// offered are all published devices, also those that nobody can get.
-	offered    atomic.Pointer[[]device.Device]
-	journal    *journal.Store
+	*ground
+	release    *release
+	care       *care
+	works      *works
+	neighbours *neighbours
+	layouts    *layouts
 	specs      *cdi.Dir
 	base       *cdi.Base
-	engine     *prepare.Engine
-	timeSlices timeslicing.Executor
-	limits     *memlimit.Sharing
 	reconciler *reconcile.Reconciler
-	tenants    *tenancy.Register
-	hardware   *hardware.Collector
-	layouts    layouts
-	// stuck are instances of ended claims that something uses.
-	stuck     migsteps.Stuck
-	conflicts *guard.Watch
 	// nodeReadable tells that the API server let this process read its Node.
 	nodeReadable atomic.Bool
 	// seen is the view that was last told of.
 	seen atomic.Pointer[catalog.View]
-	// taken are the devices of claims of a former driver.
-	taken atomic.Pointer[takeover.Taken]
 }
 
 // Join makes the data directory and this process one of those that use it.
@@ -141,12 +106,12 @@ func (n *Node) Start(signal, serving context.Context) error {
 	}
 	n.leavings().RemoveStaleSockets(serving)
 	n.leavings().RemoveTemps(serving, filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook), nvlinkFile, healthFile)
-	n.learnRelease(signal)
+	n.release.learn(signal)
 	n.firstScan(signal, serving)
-	n.conflicts.Look(serving)
-	n.takeOver(serving, n.catalog.View())
+	n.neighbours.guard.Look(serving)
+	n.neighbours.takeOver(serving, n.catalog.View())
 	n.enterLost(serving)
-	return n.taintTaken(serving)
+	return n.neighbours.taintTaken(serving)
 }
 
 // Serve does, until the context ends, what each instance of the plugin does.
@@ -154,7 +119,7 @@ func (n *Node) Serve(ctx context.Context) {
 	var group errgroup.Group
 	for _, run := range []func(context.Context){
 		func(ctx context.Context) { n.catalog.Run(ctx, n.Config.RescanInterval) },
-		n.followRelease, n.watchMPS, n.limits.Run, n.watchLayouts, n.conflicts.Run,
+		n.release.follow, n.works.watchMPS, n.works.limits.Run, n.layouts.watch, n.neighbours.guard.Run,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}
@@ -180,11 +145,11 @@ func (n *Node) Lease(ctx context.Context, follow func()) (*lock.Lease, error) {
 // Lead does, until the context ends, what the one instance does that publishes; publish is its
 // publishing, which begins when what earlier runs knew was taken in.
 func (n *Node) Lead(ctx context.Context, publish func(context.Context)) {
-	n.health.Lead(ctx)
+	n.care.monitor.Lead(ctx)
 	n.catalog.Rederive(ctx)
 	var group errgroup.Group
 	for _, run := range []func(context.Context){
-		n.reconciler.Run, n.health.Run, n.claimStatus.Run, n.readKernelLog, n.newRemedy().Run, n.serveTenants, n.keepLayouts, publish,
+		n.reconciler.Run, n.care.run, n.layouts.keep, publish,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}
@@ -193,7 +158,7 @@ func (n *Node) Lead(ctx context.Context, publish func(context.Context)) {
 
 // Preparer is what prepares claims.
 func (n *Node) Preparer() kubeletplugin.Preparer {
-	return metered.ByKind(hinting(n.claimStatus, n.engine), n.Metrics)
+	return metered.ByKind(hinting(n.care.claimStatus, n.engine), n.Metrics)
 }
 
 // Unpreparing is told of each call to unprepare a claim when it comes in.
@@ -215,10 +180,10 @@ func (n *Node) Looked() error {
 
 // SoleOwner says who else hands out the node's GPUs where that keeps the plugin from it; Beside
 // says so where it does not.
-func (n *Node) SoleOwner(ctx context.Context) error { return n.conflicts.Refusal(ctx) }
+func (n *Node) SoleOwner(ctx context.Context) error { return n.neighbours.guard.Refusal(ctx) }
 
 // Beside is the note to SoleOwner.
-func (n *Node) Beside(ctx context.Context) error { return n.conflicts.Warning(ctx) }
+func (n *Node) Beside(ctx context.Context) error { return n.neighbours.guard.Warning(ctx) }
 
 // recover brings records and node together after a crash or a restart.
 func (n *Node) recover(ctx context.Context) error {
@@ -298,6 +263,3 @@ func (n *Node) DriverNote(context.Context) error {
 	}
 	return nil
 }
-
-// stateDir is a directory of the driver's state, below its data directory.
-func (n *Node) stateDir(name string) string { return filepath.Join(n.Config.DataDir(), name) }

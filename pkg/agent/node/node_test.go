@@ -20,7 +20,7 @@ import (
 // ofSnapshot is a node that has seen the snapshot, whose own parts are at rest.
 func ofSnapshot(t *testing.T, s inventory.Snapshot) *Node {
 	t.Helper()
-	n := &Node{Deps: Deps{Config: config.Default(), Metrics: metrics.New("v1")}}
+	n := parts(Deps{Config: config.Default(), Metrics: metrics.New("v1")})
 	n.Config.NodeName = "node-1"
 	quiet := quiet{s}
 	n.catalog = catalog.New(catalog.Config{
@@ -72,7 +72,7 @@ func TestDriverNote(t *testing.T) {
 // A library that was replaced ends the process, so that it starts anew.
 func TestReplacedLibraryEndsServing(t *testing.T) {
 	var fatal error
-	n := &Node{Deps: Deps{Publish: func(resourceslice.DriverResources) {}, Fatal: func(err error) { fatal = err }}}
+	n := parts(Deps{Publish: func(resourceslice.DriverResources) {}, Fatal: func(err error) { fatal = err }})
 	n.changed(&catalog.View{Resources: resourceslice.DriverResources{}})
 	if fatal != nil {
 		t.Fatal("a common change ended it")
@@ -86,7 +86,7 @@ func TestReplacedLibraryEndsServing(t *testing.T) {
 // A process whose GPU driver hangs from the start must not take away what was published before.
 func TestNothingIsPublishedBeforeTheFirstLook(t *testing.T) {
 	published := false
-	n := &Node{Deps: Deps{Publish: func(resourceslice.DriverResources) { published = true }}}
+	n := parts(Deps{Publish: func(resourceslice.DriverResources) { published = true }})
 	empty := resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{"node": {}}}
 	n.changed(&catalog.View{Resources: empty})
 	if published {
@@ -102,7 +102,7 @@ func TestNothingIsPublishedBeforeTheFirstLook(t *testing.T) {
 func TestTopologyIsWhole(t *testing.T) {
 	s := inventorytest.TwoIslands()
 	n := ofSnapshot(t, s)
-	if !n.topologyIsWhole() {
+	if !topologyIsWhole(n.catalog.View()) {
 		t.Error("all GPUs are there")
 	}
 	_, memory := topology.Resolve(s, topology.Memory{})
@@ -111,13 +111,13 @@ func TestTopologyIsWhole(t *testing.T) {
 		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive(n.offers(), n.conditions),
 		Reporter: quiet{}, Meter: n.Metrics, Changed: func(*catalog.View) {},
 	})
-	if n.topologyIsWhole() {
+	if topologyIsWhole(n.catalog.View()) {
 		t.Error("the hardware was not looked at")
 	}
 	if err := n.catalog.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n.topologyIsWhole() {
+	if topologyIsWhole(n.catalog.View()) {
 		t.Error("a GPU is missing")
 	}
 }

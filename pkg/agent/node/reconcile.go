@@ -8,7 +8,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
-	"github.com/gpu-dra/driver/pkg/inventory/sysfs"
 	"github.com/gpu-dra/driver/pkg/pci"
 	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
 	"github.com/gpu-dra/driver/pkg/prepare/mpssteps"
@@ -21,11 +20,11 @@ import (
 )
 
 // newReconciler makes what undoes claims that are gone and things that nobody owns.
-func (n *Node) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
+func (n *Node) newReconciler() *reconcile.Reconciler {
 	c := n.Config
 	users := usage.Users{Hardware: n.library}
 	if c.WatchOpenDevices {
-		users.Openers = usage.Proc{Root: "/proc", Numbers: tree, Self: os.Getpid()}
+		users.Openers = usage.Proc{Root: "/proc", Numbers: n.tree, Self: os.Getpid()}
 	}
 	instance := n.migInstance()
 	// What is left over has no pod that may yet end.
@@ -34,7 +33,7 @@ func (n *Node) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 		Journal: n.journal,
 		Claims: apiclaims.Lookup{
 			In: func(namespace string) apiclaims.Getter {
-				return n.tenants.Through(n.Lookups.ResourceV1().ResourceClaims(namespace))
+				return n.care.tenants.Through(n.Lookups.ResourceV1().ResourceClaims(namespace))
 			},
 			Driver: c.DriverName, Pool: c.NodeName,
 		},
@@ -42,13 +41,13 @@ func (n *Node) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 		Engine: n.engine,
 		Owners: []reconcile.Owner{
 			leftover.Specs{Dir: n.specs},
-			leftover.Unless{Owner: leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName}, Others: func() bool { return n.conflicts.Twin() }},
-			leftover.Unless{Owner: leftover.Metadata{Dir: n.stateDir(metadataDir)}, Others: func() bool { return n.conflicts.Twin() }},
+			leftover.Unless{Owner: leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName}, Others: func() bool { return n.neighbours.guard.Twin() }},
+			leftover.Unless{Owner: leftover.Metadata{Dir: n.stateDir(metadataDir)}, Others: func() bool { return n.neighbours.guard.Twin() }},
 			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
 			migsteps.Owner{Instance: instance},
-			timeslicing.Owner{Executor: n.timeSlices},
-			n.limits.Owner,
-			mpssteps.Owner{Step: n.mpsStep()},
+			timeslicing.Owner{Executor: n.works.timeSlices},
+			n.works.limits.Owner,
+			mpssteps.Owner{Step: n.works.mpsStep()},
 		},
 		Renew:    n.renew,
 		Reporter: n.Reporter,
@@ -62,8 +61,8 @@ func (n *Node) newReconciler(tree *sysfs.Tree) *reconcile.Reconciler {
 func (n *Node) renew(ctx context.Context) error {
 	view := n.catalog.View()
 	// A driver that came late has brought the GPUs of a former driver's claims.
-	n.takeOver(ctx, view)
-	if err := n.taintTaken(ctx); err != nil {
+	n.neighbours.takeOver(ctx, view)
+	if err := n.neighbours.taintTaken(ctx); err != nil {
 		return err
 	}
 	if !view.Looked || !view.Snapshot.Driver.Present {

@@ -10,14 +10,14 @@ import (
 )
 
 // newRemedy makes what resets GPUs; nil where that is off.
-func (n *Node) newRemedy() *remedy.Keeper {
-	if !n.Config.HealthReset {
+func (c *care) newRemedy() *remedy.Keeper {
+	if !c.Config.HealthReset {
 		return nil
 	}
 	return &remedy.Keeper{Config: remedy.Config{
-		Patients: func() []remedy.Patient { return patients(n.health.Patients()) },
-		OnGPU:    n.engine.OnGPU, Hardware: n.library, Tool: smi.Tool{Root: n.Config.DriverRoot.Container},
-		Notes: remedy.Notes{Dir: n.stateDir(resetsDir), BootID: n.engine.BootID}, Reporter: n.Reporter, Count: n.Metrics.Reset,
+		Patients: func() []remedy.Patient { return patients(c.monitor.Patients()) },
+		OnGPU:    c.engine.OnGPU, Hardware: c.library, Tool: smi.Tool{Root: c.Config.DriverRoot.Container},
+		Notes: remedy.Notes{Dir: c.stateDir(resetsDir), BootID: c.engine.BootID}, Reporter: c.Reporter, Count: c.Metrics.Reset,
 	}}
 }
 

@@ -1,51 +1,60 @@
 package node
 
 import (
-	"errors"
+	"context"
 	"maps"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/device"
-	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
+	"github.com/gpu-dra/driver/pkg/prepare/migsteps"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/sharing/timeslicing"
 )
 
-// sharing are the ways of sharing that this node has.
-func (n *Node) sharing() claims.Sharing { return claims.Sharing{TimeSlicing: true, MPS: n.Config.MPS} }
+// works are the ways to prepare a device, and to undo that.
+type works struct {
+	*ground
+	limits     *memlimit.Sharing
+	timeSlices timeslicing.Executor
+	// stuck are instances of ended claims that something uses.
+	stuck migsteps.Stuck
+}
+
+// taints are those of devices that cannot be prepared yet.
+func (w *works) taints() []offer.Tainter {
+	return []offer.Tainter{w.stuck.Taint(w.Config.DriverName)}
+}
+
+// build makes what keeps state of its own.
+func (w *works) build() error {
+	w.timeSlices = timeslicing.Executor{
+		Setter: timeslicing.Tool{Root: w.Config.DriverRoot.Container},
+		Users:  timeslicing.NewUsers(w.stateDir(timeSlicesDir), w.boot, w.hasRecord),
+	}
+	return w.buildLimits()
+}
+
+// handlers prepare each kind of device, with the ways of sharing behind what prepares it alone.
+func (w *works) handlers() map[device.Kind]prepare.Handler {
+	return w.withMPS(w.shared(w.plainHandlers()))
+}
+
+// executors do and undo all steps.
+func (w *works) executors(ctx context.Context) map[string]prepare.Executor {
+	return merged(w.migExecutors(ctx), map[string]prepare.Executor{
+		timeslicing.Kind: w.timeSlices, memlimit.Kind: w.limits.Executor,
+	}, w.mpsExecutors())
+}
 
 // shared puts the ways of sharing behind what prepares each kind of device.
-func (n *Node) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
+func (w *works) shared(handlers map[device.Kind]prepare.Handler) map[device.Kind]prepare.Handler {
 	for kind, handler := range handlers {
 		handlers[kind] = prepare.Chain{handler, shares.Handler{}}
 	}
-	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}, n.limits.Handler}
+	handlers[device.KindGPU] = prepare.Chain{handlers[device.KindGPU], timeslicing.Handler{}, w.limits.Handler}
 	return handlers
-}
-
-// shares are the devices that this node declares as shared. The configuration was validated.
-func (n *Node) shares() []shares.Declaration {
-	declared, _ := n.Config.Shares()
-	return declared
-}
-
-// shareExecutors do and undo the steps of sharing.
-func (n *Node) shareExecutors(boot string) map[string]prepare.Executor {
-	n.timeSlices = timeslicing.Executor{
-		Setter: timeslicing.Tool{Root: n.Config.DriverRoot.Container},
-		Users:  timeslicing.NewUsers(n.stateDir(timeSlicesDir), boot, n.hasRecord),
-	}
-	return map[string]prepare.Executor{timeslicing.Kind: n.timeSlices, memlimit.Kind: n.limits.Executor}
-}
-
-// hasRecord tells whether a claim has a record. One that cannot be read is one.
-func (n *Node) hasRecord(claim types.UID) bool {
-	_, err := n.journal.Load(claim)
-	return !errors.Is(err, journal.ErrNotFound)
 }
 
 // merged puts sets of executors together.

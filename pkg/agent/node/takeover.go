@@ -19,20 +19,20 @@ import (
 // takeOver enters the claims of NVIDIA's published driver that are still prepared on this node,
 // when the hardware was seen: their devices are known by UUID. A driver that still works with its
 // checkpoint is no former one.
-func (n *Node) takeOver(ctx context.Context, view *catalog.View) {
-	if !n.conflicts.Twin() && view.Looked && view.Snapshot.Driver.Present {
+func (n *neighbours) takeOver(ctx context.Context, view *catalog.View) {
+	if !n.guard.Twin() && view.Looked && view.Snapshot.Driver.Present {
 		n.former().Enter(ctx, n.engine.Adopt, view.Devices)
 	}
 }
 
-func (n *Node) former() takeover.File {
+func (n *neighbours) former() takeover.File {
 	return takeover.File{
 		Path: n.stateDir(takeover.FileName), Driver: n.Config.DriverName, Pool: n.Config.NodeName, BootID: n.engine.BootID,
 	}
 }
 
 // taintTaken has devices of such claims published with a taint, until they end.
-func (n *Node) taintTaken(ctx context.Context) error {
+func (n *neighbours) taintTaken(ctx context.Context) error {
 	records, _, err := n.journal.List()
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (n *Node) taintTaken(ctx context.Context) error {
 }
 
 // takenTaints are the taints of those devices.
-func (n *Node) takenTaints() []offer.Tainter {
+func (n *neighbours) takenTaints() []offer.Tainter {
 	if taken := n.taken.Load(); taken != nil && len(*taken) > 0 {
 		return []offer.Tainter{taken.Taint(n.Config.DriverName)}
 	}
@@ -69,8 +69,8 @@ func (p planner) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 
 // Planner is what makes plans of claims.
 func (n *Node) Planner() kubeletplugin.Planner {
-	return planner{n.catalog, guard.Guard{Watch: n.conflicts, Known: n.hasRecord, Planner: takeover.Planner{
+	return planner{n.catalog, guard.Guard{Watch: n.neighbours.guard, Known: n.hasRecord, Planner: takeover.Planner{
 		Plans: n.catalog, Driver: n.Config.DriverName,
 		Load: func(claim claims.Ref) (*journal.Record, error) { return n.journal.Load(claim.UID) },
-	}}, n.tenants}
+	}}, n.care.tenants}
 }

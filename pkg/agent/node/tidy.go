@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/gpu-dra/driver/pkg/agent/leavings"
+	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
 	"github.com/gpu-dra/driver/pkg/sharing/memlimit"
@@ -74,14 +74,9 @@ func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
 	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", n.Config.DataDir())
 }
 
-// leavings is where other instances of this driver leave things on the node.
-func (n *Node) leavings() leavings.Dirs {
-	return leavings.Dirs{Driver: n.Config.DriverName, Data: n.Config.DataDir(), Registry: n.Config.KubeletRegistryDir}
-}
-
 // nothingPrepared tells whether there is surely no record of a claim.
-func (n *Node) nothingPrepared(ctx context.Context) bool {
-	count, err := n.journal.Count()
+func (g *ground) nothingPrepared(ctx context.Context) bool {
+	count, err := g.journal.Count()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "State is not removed, since it is not known whether claims are prepared")
 	}
@@ -96,10 +91,10 @@ func (n *Node) removable(ctx context.Context) []string {
 		holdersDir, timeSlicesDir, locksDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
 		filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook),
 	}
-	if !n.conflicts.Twin() {
+	if !n.neighbours.guard.Twin() {
 		names = append(names, metadataDir)
 	}
-	whole, well := n.topologyIsWhole(), n.health.Well()
+	whole, well := topologyIsWhole(n.catalog.View()), n.care.monitor.Well()
 	gone := (!whole || !well) && n.uninstalled(ctx)
 	if whole || gone {
 		names = append(names, nvlinkFile)
@@ -124,8 +119,7 @@ func (n *Node) uninstalled(ctx context.Context) bool {
 }
 
 // topologyIsWhole tells whether the domains would be the same without the memory of them.
-func (n *Node) topologyIsWhole() bool {
-	view := n.catalog.View()
+func topologyIsWhole(view *catalog.View) bool {
 	if !view.Snapshot.Driver.Present {
 		return false
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpu-dra/driver/pkg/claims"
 	"github.com/gpu-dra/driver/pkg/journal"
+	"github.com/gpu-dra/driver/pkg/reconcile"
 )
 
 // UndoAll unprepares every claim that has a record, or should have one. A claim whose devices are
@@ -18,7 +19,7 @@ func (n *Node) UndoAll(ctx context.Context, force bool) error {
 	if err := n.recover(ctx); err != nil {
 		return err
 	}
-	n.lookForTwin(ctx)
+	n.neighbours.lookForTwin(ctx)
 	n.firstScan(ctx, ctx)
 	n.enterLost(ctx)
 	records, bad, err := n.journal.List()
@@ -31,7 +32,7 @@ func (n *Node) UndoAll(ctx context.Context, force bool) error {
 	}
 	for _, r := range records {
 		claim := claims.Ref{Namespace: r.Namespace, Name: r.Name, UID: r.UID}
-		if err := n.inUse(ctx, r); err != nil && !force {
+		if err := inUse(ctx, n.reconciler.Users, r); err != nil && !force {
 			errs = append(errs, fmt.Errorf("claim %s/%s (UID %s): end its pod, or give --force: %w", claim.Namespace, claim.Name, claim.UID, err))
 			continue
 		}
@@ -45,8 +46,8 @@ func (n *Node) UndoAll(ctx context.Context, force bool) error {
 }
 
 // inUse says why a claim's devices may be in use.
-func (n *Node) inUse(ctx context.Context, r *journal.Record) error {
-	use := n.reconciler.Users.Use(ctx, r)
+func inUse(ctx context.Context, users reconcile.Users, r *journal.Record) error {
+	use := users.Use(ctx, r)
 	if len(use.By) > 0 {
 		return fmt.Errorf("its devices are in use by %s", strings.Join(use.By, ", "))
 	}
