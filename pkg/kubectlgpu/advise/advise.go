@@ -81,13 +81,16 @@ func Make(n Need) (Advice, error) {
 	if err != nil {
 		return Advice{}, err
 	}
+	// No model has a petabyte, and no cluster a million tenants: beyond that it is a slip of the pen.
+	const most = 1_000_000
+	among := func(v float64) bool { return v >= 0 && v <= most } // NaN is not
 	switch {
-	case !(n.WeightsGB > 0) || math.IsInf(n.WeightsGB, 0):
-		return Advice{}, fmt.Errorf("--weights-gb %v: use more than 0", n.WeightsGB)
-	case n.KVCacheGB < 0 || n.OverheadGB < 0 || n.MaxStepMS < 0:
-		return Advice{}, fmt.Errorf("--kv-gb %v, --overhead-gb %v, --max-step-ms %v: use 0 or more", n.KVCacheGB, n.OverheadGB, n.MaxStepMS)
-	case n.Tenants < 1:
-		return Advice{}, fmt.Errorf("--tenants %d: use 1 or more", n.Tenants)
+	case !among(n.WeightsGB) || n.WeightsGB == 0:
+		return Advice{}, fmt.Errorf("--weights-gb %v: use more than 0, and at most %d", n.WeightsGB, most)
+	case !among(n.KVCacheGB) || !among(n.OverheadGB) || !among(n.MaxStepMS):
+		return Advice{}, fmt.Errorf("--kv-gb %v, --overhead-gb %v, --max-step-ms %v: use 0 to %d", n.KVCacheGB, n.OverheadGB, n.MaxStepMS, most)
+	case n.Tenants < 1 || n.Tenants > most:
+		return Advice{}, fmt.Errorf("--tenants %d: use 1 to %d", n.Tenants, most)
 	}
 	a := Advice{Need: n, GPU: board}
 	a.Options = append(a.Options, n.dedicated(board))

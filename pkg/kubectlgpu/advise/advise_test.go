@@ -99,12 +99,15 @@ func TestTooLarge(t *testing.T) {
 
 func TestWrongNeeds(t *testing.T) {
 	for word, n := range map[string]advise.Need{
-		"--gpu":         {WeightsGB: 1, Tenants: 1, GPU: "Voodoo"},
-		"--weights-gb":  {Tenants: 1, GPU: "T4"},
-		"NaN":           {WeightsGB: math.NaN(), Tenants: 1, GPU: "T4"},
-		"--tenants":     {WeightsGB: 1, GPU: "T4"},
-		"--kv-gb":       {WeightsGB: 1, KVCacheGB: -1, Tenants: 1, GPU: "T4"},
-		"--max-step-ms": {WeightsGB: 1, MaxStepMS: -1, Tenants: 1, GPU: "T4"},
+		"--gpu":                               {WeightsGB: 1, Tenants: 1, GPU: "Voodoo"},
+		"--weights-gb":                        {Tenants: 1, GPU: "T4"},
+		"NaN":                                 {WeightsGB: math.NaN(), Tenants: 1, GPU: "T4"},
+		"--tenants":                           {WeightsGB: 1, GPU: "T4"},
+		"1e+308":                              {WeightsGB: 1e308, Tenants: 1, GPU: "T4"},
+		"+Inf":                                {WeightsGB: 1, OverheadGB: math.Inf(1), Tenants: 1, GPU: "T4"},
+		"--tenants 2000000: use 1 to 1000000": {WeightsGB: 1, Tenants: 2_000_000, GPU: "T4"},
+		"--kv-gb":                             {WeightsGB: 1, KVCacheGB: -1, Tenants: 1, GPU: "T4"},
+		"--max-step-ms":                       {WeightsGB: 1, MaxStepMS: -1, Tenants: 1, GPU: "T4"},
 	} {
 		if _, err := advise.Make(n); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v", word, err)

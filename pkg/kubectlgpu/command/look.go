@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
@@ -100,6 +101,9 @@ func sliceTemplateCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed(flagDriver) && driver == "" {
 			return fmt.Errorf("--%s is empty: name the driver, or leave the flag out", flagDriver)
+		}
+		if len(validation.IsDNS1123Subdomain(node)) > 0 {
+			return fmt.Errorf("--node-name %q is not allowed: use the name of a node, in lower case with digits, '-' and '.'", node)
 		}
 		machine, settings, err := flags.machine(driver)
 		if err != nil {

@@ -67,8 +67,11 @@ func (f *Flags) Print(result Result, out io.Writer) error {
 		return result.Text(out, format == wide)
 	default:
 		printer, err := f.printer()
-		if err != nil {
+		if genericclioptions.IsNoCompatiblePrinterError(err) {
 			return fmt.Errorf("-o %s is none of %s", format, strings.Join(f.formats(), ", "))
+		}
+		if err != nil {
+			return fmt.Errorf("-o %s: %w", format, err)
 		}
 		object, err := asObject(result)
 		if err != nil {

@@ -56,6 +56,18 @@ func TestFormats(t *testing.T) {
 	if _, err := run(t, "-o", "xml"); err == nil || !strings.Contains(err.Error(), "xml is none of wide, go-template") {
 		t.Errorf("-o xml: %v", err)
 	}
+	for format, want := range map[string]string{
+		"jsonpath={.count":     "-o jsonpath={.count: error parsing jsonpath {.count, unclosed action",
+		"go-template={{.kind}": "-o go-template={{.kind}: ",
+		"jsonpath":             "-o jsonpath: ",
+		"jsonpath-file=/no":    "/no",
+		"go-template-file=/no": "/no",
+		"name":                 "-o name is none of wide",
+	} {
+		if out, err := run(t, "-o", format); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("-o %s: %q, %v; want %q", format, out, err, want)
+		}
+	}
 	if out, err := run(t, "__complete", "-o", ""); err != nil {
 		t.Errorf("completion: %q, %v", out, err)
 	}

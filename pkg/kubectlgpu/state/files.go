@@ -83,6 +83,7 @@ func Decode(data []byte) ([]runtime.Object, error) {
 // document it was about.
 func Documents(data []byte, do func(document []byte) error) error {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	// Empty documents are not counted: nobody sees them.
 	for n := 1; ; n++ {
 		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
@@ -95,8 +96,14 @@ func Documents(data []byte, do func(document []byte) error) error {
 		if err != nil {
 			return fmt.Errorf("document %d is no YAML: %w", n, err)
 		}
-		if trimmed := bytes.TrimSpace(document); len(trimmed) == 0 || bytes.Equal(trimmed, []byte("null")) {
+		trimmed := bytes.TrimSpace(document)
+		if len(trimmed) == 0 || bytes.Equal(trimmed, []byte("null")) {
+			n--
 			continue
+		}
+		if trimmed[0] != '{' {
+			const shown = 20
+			return fmt.Errorf("document %d is no object of Kubernetes, it begins with %s: take it out, or name another file", n, trimmed[:min(shown, len(trimmed))])
 		}
 		if err := do(document); err != nil {
 			return fmt.Errorf("document %d: %w", n, err)

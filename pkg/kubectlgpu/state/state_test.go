@@ -107,7 +107,12 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	write(t, dir, "broken.yaml", "a: [b")
 	write(t, dir, "old.yaml", "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceClaim\nmetadata: {name: x}\n")
 	write(t, dir, "wrong.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [x]}\n")
-	for file, word := range map[string]string{"broken.yaml": "document 1", "old.yaml": "only resource.k8s.io/v1 is understood", "wrong.yaml": "document 1", "none.yaml": "no such file"} {
+	write(t, dir, "text.yaml", "---\n---\nhello there, this is a text\n")
+	write(t, dir, "list.json", "[1, 2]")
+	for file, word := range map[string]string{
+		"text.yaml": `document 1 is no object of Kubernetes, it begins with "hello there, this i: take it out`, "list.json": "document 1 is no object of Kubernetes, it begins with [1,2]",
+		"broken.yaml": "document 1", "old.yaml": "only resource.k8s.io/v1 is understood", "wrong.yaml": "document 1", "none.yaml": "no such file",
+	} {
 		if _, err := state.FromFiles(filepath.Join(dir, file)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v, want %q", file, err, word)
 		}
