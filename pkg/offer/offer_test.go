@@ -167,6 +167,7 @@ func TestLayouts(t *testing.T) {
 	eight := layout.Layout{Config: "eight", Enabled: true, Profiles: map[string]int{"1g.10gb": 8}}
 	off := layout.Layout{Config: "off", Profiles: map[string]int{}}
 	onDemand, static, hidden := offer.Settings{Partitions: true}, offer.Settings{Partitions: true, NotOnDemand: true}, offer.Settings{Partitions: true, HideForeign: true}
+	neither := offer.Settings{Partitions: true, NotOnDemand: true, HideForeign: true}
 	const every, whole = "24 more and 1g-10gb-6", "whole"
 	for name, c := range map[string]struct {
 		gpu      inventory.GPU
@@ -181,6 +182,7 @@ func TestLayouts(t *testing.T) {
 		"others', static":          {gpu("others", "1g.10gb:6"), static, nil, nil, "1g-10gb-6", ""},
 		"others'":                  {gpu("others", "7g.80gb:0"), onDemand, nil, nil, "7g-80gb-0", "7g.80gb at 0:8"},
 		"others', hidden":          {gpu("others", "7g.80gb:0"), hidden, nil, nil, "", "7g.80gb at 0:8"},
+		"others', static, hidden":  {gpu("others", "1g.10gb:6"), neither, nil, nil, "", ""},
 		"not applied yet":          {gpu(""), onDemand, &one, nil, "", `layout "one" is applied as soon as nothing uses`},
 		"applied":                  {gpu("layout", "1g.10gb:6"), onDemand, &one, nil, "1g-10gb-6", ""},
 		"applied, others hidden":   {gpu("layout", "1g.10gb:6"), hidden, &one, nil, "1g-10gb-6", ""},

@@ -41,6 +41,26 @@ func TestLayoutsReachThePlugin(t *testing.T) {
 	}
 }
 
+// A command that somebody runs in the plugin's container finds by its environment alone what the
+// plugin finds by its arguments.
+func TestCommandsFindWhatThePluginFinds(t *testing.T) {
+	values := valuesFrom("", "migDevices=on-demand", "migLayouts.configMap=mig", "driverName=gpu.example.com", "procRoot=/sim/proc", "sysRoot=/sim/sys",
+		"kubeletPlugin.kubeletPluginsDirectoryPath=/k/plugins", "gpus.exclude[0].uuids[0]=GPU-1")
+	_, container := pluginOf(t, values)
+	want := settings(t, container)
+	container.Args = nil
+	got := settings(t, container)
+	for name, pair := range map[string][2]string{
+		"driver name": {want.DriverName, got.DriverName}, "proc": {want.ProcRoot, got.ProcRoot}, "sys": {want.SysRoot, got.SysRoot},
+		"plugins": {want.DataDir(), got.DataDir()}, "layouts": {want.MIGLayoutFile, got.MIGLayoutFile},
+		"driver": {want.DriverRoot.Container, got.DriverRoot.Container}, "excluded": {want.ExcludeGPUs, got.ExcludeGPUs},
+	} {
+		if pair[0] != pair[1] || pair[0] == "" {
+			t.Errorf("%s: the plugin has %q, a command %q", name, pair[0], pair[1])
+		}
+	}
+}
+
 func node(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},

@@ -44,7 +44,7 @@ func (n *Node) newReconciler() *reconcile.Reconciler {
 			leftover.Unless{Owner: leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName}, Others: func() bool { return n.neighbours.guard.Twin() }},
 			leftover.Unless{Owner: leftover.Metadata{Dir: n.stateDir(metadataDir)}, Others: func() bool { return n.neighbours.guard.Twin() }},
 			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
-			migsteps.Owner{Instance: instance},
+			migsteps.Owner{Instance: migsteps.Watched{Instance: instance, Stuck: &n.works.stuck}},
 			timeslicing.Owner{Executor: n.works.timeSlices},
 			n.works.limits.Owner,
 			mpssteps.Owner{Step: n.works.mpsStep()},

@@ -19,7 +19,7 @@ import (
 
 // Owner knows the instances that the ledger says are ours. A record that was lost leaves its
 // instance behind, and nobody but the ledger knows of it.
-type Owner struct{ Instance Instance }
+type Owner struct{ Instance Watched }
 
 var _ reconcile.Owner = Owner{}
 

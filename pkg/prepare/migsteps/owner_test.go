@@ -1,8 +1,11 @@
 package migsteps_test
 
 import (
+	"context"
 	"errors"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/journal"
@@ -22,7 +25,11 @@ func TestOwnerRemovesWhatALostRecordLeft(t *testing.T) {
 	if err := l.Add(b.id(), ledger.Instance{Profile: 14, Start: 4, Size: 2}); err != nil {
 		t.Fatal(err)
 	}
-	o := migsteps.Owner{Instance: migsteps.Instance{Hardware: b, Users: b, Ledger: l}}
+	var told []int
+	o := migsteps.Owner{Instance: migsteps.Watched{
+		Instance: migsteps.Instance{Hardware: b, Users: b, Ledger: l},
+		Stuck:    &migsteps.Stuck{Tell: func(_ context.Context, current map[string]string) { told = append(told, len(current)) }},
+	}}
 	things, err := o.Things(t.Context())
 	if err != nil || len(things) != 1 || things[0].GPU != b.gpu.PCI || things[0].Claim != "" {
 		t.Fatalf("%+v, %v", things, err)
@@ -40,6 +47,9 @@ func TestOwnerRemovesWhatALostRecordLeft(t *testing.T) {
 		if err := o.Remove(t.Context(), things[0]); err != nil {
 			t.Error(err)
 		}
+	}
+	if diff := cmp.Diff([]int{1, 0}, told); diff != "" {
+		t.Errorf("told of so many that are in use (-want +got):\n%s", diff)
 	}
 	if left := b.gpu.MIG.Instances; len(left) != 1 || left[0].ID != foreign.ID || !l.Empty() {
 		t.Errorf("left %+v, ledger empty %t", left, l.Empty())
