@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gpu-dra/driver/pkg/agent/apiserver"
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/agent/node"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
@@ -177,7 +178,7 @@ func (a *Agent) serve(signal, serving context.Context) error {
 // startEvents makes what turns happenings into Events; the returned function ends it. It tells too
 // whether the node is known to the API server.
 func (a *Agent) startEvents(ctx context.Context) (known bool, stop func()) {
-	lookup, cancel := context.WithTimeout(ctx, node.APILimit)
+	lookup, cancel := context.WithTimeout(ctx, ground.APILimit)
 	defer cancel()
 	uid := apiserver.NodeUID(lookup, a.client, a.config.NodeName)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: a.client.EventsV1()})

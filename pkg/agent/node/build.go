@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/care"
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/cdi/hook"
@@ -23,8 +25,6 @@ import (
 const (
 	// closeLimit bounds the end of the NVML session when the process ends.
 	closeLimit = 5 * time.Second
-	// lockWait bounds every wait for a lock, under the kubelet's 45 s.
-	lockWait = 40 * time.Second
 )
 
 // New makes every part from the configuration. Directories and the CDI hook are made; no hardware
@@ -40,10 +40,9 @@ func New(ctx context.Context, d Deps) (*Node, error) {
 
 // parts are the parts as they are before they are built.
 func parts(d Deps) *Node {
-	g := &ground{Deps: d}
-	n := &Node{ground: g, release: &release{ground: g}, layouts: &layouts{ground: g}, works: &works{ground: g}}
-	n.neighbours = &neighbours{ground: g, readable: &n.nodeReadable}
-	n.care = &care{ground: g}
+	g := &ground.Ground{Deps: d}
+	n := &Node{Ground: g, release: &release{Ground: g}, layouts: &layouts{Ground: g}, works: &works{Ground: g}, care: care.New(g)}
+	n.neighbours = &neighbours{Ground: g, readable: &n.nodeReadable}
 	return n
 }
 
@@ -53,24 +52,24 @@ func (n *Node) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--cdi-hook: %w", err)
 	}
-	if err := n.open(ctx); err != nil {
+	if err := n.Open(ctx); err != nil {
 		return err
 	}
 	if err := n.works.build(); err != nil {
 		return err
 	}
-	if err := n.care.build(); err != nil {
+	if err := n.care.Build(); err != nil {
 		return err
 	}
-	n.catalog = catalog.New(catalog.Config{
+	n.Catalog = catalog.New(catalog.Config{
 		DriverName: c.DriverName,
 		Pool:       c.NodeName,
-		Scanner:    watched{n.works.limits.Watch(n.scanner()), n.care.monitor},
-		Memory:     topology.Store{Path: n.stateDir(nvlinkFile)},
-		Derive:     n.care.withSick(derive(n.offers(), n.conditions)),
+		Scanner:    n.care.Watching(n.works.limits.Watch(n.Scanner())),
+		Memory:     topology.Store{Path: n.StateDir(nvlinkFile)},
+		Derive:     n.care.WithSick(derive(n.Offers(), n.conditions)),
 		Reporter:   n.Reporter,
 		Meter:      n.Metrics,
-		Sharing:    n.sharing(),
+		Sharing:    n.Sharing(),
 		Changed:    n.changed,
 	})
 	if err := n.buildEngine(ctx, hookPath); err != nil {
@@ -79,7 +78,7 @@ func (n *Node) build(ctx context.Context) error {
 	n.reconciler = n.newReconciler()
 	n.layouts.build(ctx)
 	if n.Client != nil {
-		n.neighbours.build(n.declares())
+		n.neighbours.build(n.Declares())
 	}
 	return nil
 }
@@ -89,7 +88,7 @@ func (n *Node) buildEngine(ctx context.Context, hookPath string) error {
 	c := n.Config
 	host := &cdi.Host{
 		Dev:    cdi.Root{Host: c.DevRoot.Host, Container: c.DevRoot.Container},
-		Majors: n.tree,
+		Majors: n.Tree,
 		Stat:   cdi.Lstat,
 	}
 	dir, err := cdi.Open(c.CDIDir, c.DriverName, host)
@@ -97,20 +96,20 @@ func (n *Node) buildEngine(ctx context.Context, hookPath string) error {
 		return fmt.Errorf("--cdi-dir: %w", err)
 	}
 	n.specs = dir
-	n.Metrics.CountClaims(n.journal.Count)
-	n.base = cdi.NewBase(dir, &lent.Source{Library: n.library.Library, Config: nvidia.Config{
+	n.Metrics.CountClaims(n.Journal.Count)
+	n.base = cdi.NewBase(dir, &lent.Source{Library: n.Library.Library, Config: nvidia.Config{
 		DriverRoot:    cdi.Root{Host: c.DriverRoot.Host, Container: c.DriverRoot.Container},
 		HookPath:      hookPath,
-		DriverVersion: func() string { return n.catalog.View().Snapshot.Driver.Version },
+		DriverVersion: func() string { return n.Catalog.View().Snapshot.Driver.Version },
 		Logger:        klog.FromContext(ctx),
 	}})
-	n.engine, err = prepare.New(metered.Config(prepare.Config{
-		Journal:     n.journal,
-		Locks:       n.locks,
+	n.Engine, err = prepare.New(metered.Config(prepare.Config{
+		Journal:     n.Journal,
+		Locks:       n.Locks,
 		Specs:       dir,
 		Base:        n.base,
-		HoldersDir:  n.stateDir(holdersDir),
-		BootID:      n.boot,
+		HoldersDir:  n.StateDir(holdersDir),
+		BootID:      n.Boot,
 		Handlers:    n.works.handlers(),
 		Executors:   n.works.executors(ctx),
 		Quarantined: n.Reporter.Quarantined,
@@ -125,7 +124,7 @@ func (n *Node) buildEngine(ctx context.Context, hookPath string) error {
 // catalog derive again.
 func (n *Node) conditions(s inventory.Snapshot) offer.Conditions {
 	out := offer.Conditions{Layout: n.release.layout(), WithheldShares: n.release.withheldShares(), NoLimits: n.works.limits.NoLimits}
-	out.Taints = slices.Concat(n.neighbours.taints(), n.works.taints(), n.care.taints())
+	out.Taints = slices.Concat(n.neighbours.taints(), n.works.taints(), n.care.Taints())
 	n.layouts.conditions(s, &out)
 	return out
 }
@@ -143,7 +142,7 @@ func derive(settings offer.Settings, conditions func(inventory.Snapshot) offer.C
 func (n *Node) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
 	defer cancel()
-	if err := n.library.Close(ctx); err != nil {
+	if err := n.Library.Close(ctx); err != nil {
 		klog.FromContext(ctx).Info("The GPU driver's library stays open until this process has ended", "reason", err)
 	}
 }

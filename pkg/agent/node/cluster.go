@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/cluster"
 	"github.com/gpu-dra/driver/pkg/sharing/shares"
 	"github.com/gpu-dra/driver/pkg/slices"
@@ -12,7 +13,7 @@ import (
 
 // release is that of the API server.
 type release struct {
-	*ground
+	*ground.Ground
 	watch cluster.Watch
 }
 
@@ -23,7 +24,7 @@ func (r *release) learn(ctx context.Context) {
 	if !r.sharesPartitions() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, APILimit)
+	ctx, cancel := context.WithTimeout(ctx, ground.APILimit)
 	defer cancel()
 	if err := r.watch.Look(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "Devices are not offered in shares until the API server's release is known")
@@ -33,10 +34,10 @@ func (r *release) learn(ctx context.Context) {
 // follow learns of which release the API server is until the context ends. A node that
 // does not cut its GPUs publishes the same to all, and does not ask.
 func (r *release) follow(ctx context.Context) {
-	if !r.partitions() {
+	if !r.Partitions() {
 		return
 	}
-	r.watch.Changed = r.catalog.Rederive
+	r.watch.Changed = r.Catalog.Rederive
 	r.watch.Run(ctx)
 }
 
@@ -44,7 +45,7 @@ func (r *release) follow(ctx context.Context) {
 func (r *release) layout() slices.Layout { return slices.LayoutFor(r.watch.Release()) }
 
 // sharesPartitions tells whether the node cuts GPUs and has shares.
-func (r *release) sharesPartitions() bool { return r.partitions() && len(r.shares()) > 0 }
+func (r *release) sharesPartitions() bool { return r.Partitions() && len(r.Shares()) > 0 }
 
 // withheldShares is why shares are not offered, by what is known of the API server.
 func (r *release) withheldShares() string {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/config"
 	"github.com/gpu-dra/driver/pkg/conflict"
 	"github.com/gpu-dra/driver/pkg/conflict/guard"
@@ -19,7 +20,7 @@ import (
 
 // neighbours are others that hand out, or handed out, the GPUs of this node.
 type neighbours struct {
-	*ground
+	*ground.Ground
 	guard *guard.Watch
 	// readable is set when the API server let this process read its Node.
 	readable *atomic.Bool
@@ -43,7 +44,7 @@ func (n *neighbours) build(declares bool) {
 		Hold:     n.Gate.Hold,
 		Gone:     n.succeed,
 		Changed: func(ctx context.Context) {
-			n.catalog.Rederive(ctx)
+			n.Catalog.Rederive(ctx)
 			n.Again()
 		},
 	})
@@ -75,7 +76,7 @@ func (n *neighbours) taints() []offer.Tainter {
 
 // succeed takes over what another driver of the name has left.
 func (n *neighbours) succeed(ctx context.Context) {
-	n.takeOver(ctx, n.catalog.View())
+	n.takeOver(ctx, n.Catalog.View())
 	if err := n.taintTaken(ctx); err != nil {
 		klog.FromContext(ctx).Error(err, "It is not known which devices a former driver's claims have")
 	}

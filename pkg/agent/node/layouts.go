@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/mig/applier"
 	"github.com/gpu-dra/driver/pkg/mig/declaration"
@@ -12,7 +13,7 @@ import (
 
 // layouts are the declared MIG layouts of this node.
 type layouts struct {
-	*ground
+	*ground.Ground
 	source *declaration.Source
 	keeper *keeper.Keeper
 }
@@ -31,7 +32,7 @@ func (l *layouts) wake() {
 func (l *layouts) build(ctx context.Context) {
 	c := l.Config
 	source := declaration.NewSource(c.MIGLayoutFile, c.MIGLayout, c.DriverName)
-	if l.declares() {
+	if l.Declares() {
 		source.Read()
 	} else {
 		source.Observe(declaration.Node{})
@@ -39,28 +40,28 @@ func (l *layouts) build(ctx context.Context) {
 	l.source, l.keeper = source, keeper.New(keeper.Config{
 		Source: source, Reporter: l.Reporter, Layouts: l.Metrics.Layouts, Interval: c.RescanInterval,
 		Applier: applier.New(applier.Config{
-			Hardware: l.library, Locks: l.locks, Claims: l.engine, Ledger: l.migLedger,
-			Changed: func() { go func() { _ = l.catalog.Refresh(ctx) }() },
+			Hardware: l.Library, Locks: l.Locks, Claims: l.Engine, Ledger: l.Ledger,
+			Changed: func() { go func() { _ = l.Catalog.Refresh(ctx) }() },
 		}),
-		View: func() (inventory.Snapshot, bool) { v := l.catalog.View(); return v.Snapshot, v.Looked },
+		View: func() (inventory.Snapshot, bool) { v := l.Catalog.View(); return v.Snapshot, v.Looked },
 		Tell: func(ctx context.Context, state declaration.State) error {
-			if !l.declares() {
+			if !l.Declares() {
 				return nil
 			}
 			return source.Tell(ctx, l.Client, c.NodeName, state)
 		},
-		Redeclared: l.catalog.Rederive,
+		Redeclared: l.Catalog.Rederive,
 	})
 }
 
 // watch follows the node's labels until the context ends.
 func (l *layouts) watch(ctx context.Context) {
-	if !l.declares() {
+	if !l.Declares() {
 		return
 	}
 	declaration.Watch(ctx, l.Client, l.Config.NodeName, func(declared declaration.Node) {
 		if l.source.Observe(declared) {
-			l.catalog.Rederive(ctx)
+			l.Catalog.Rederive(ctx)
 			l.wake()
 		}
 	})
@@ -68,14 +69,14 @@ func (l *layouts) watch(ctx context.Context) {
 
 // keep keeps the node laid out until the context ends, for the holder of the lease.
 func (l *layouts) keep(ctx context.Context) {
-	if l.partitions() {
+	if l.Partitions() {
 		l.keeper.Run(ctx)
 	}
 }
 
 // conditions adds the layouts to the conditions of the offer.
 func (l *layouts) conditions(s inventory.Snapshot, c *offer.Conditions) {
-	if l.declares() {
+	if l.Declares() {
 		c.Layouts, c.LayoutsHeld = l.source.Layouts(s)
 	}
 }

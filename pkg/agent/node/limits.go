@@ -14,11 +14,11 @@ import (
 func (w *works) buildLimits() error {
 	c := w.Config
 	w.limits = memlimit.New(memlimit.Config{
-		Limiter: memlimits.Limiter{Lender: w.library}, SysRoot: c.SysRoot, Dir: w.stateDir(memlimit.DirName), Boot: w.boot,
+		Limiter: memlimits.Limiter{Lender: w.Library}, SysRoot: c.SysRoot, Dir: w.StateDir(memlimit.DirName), Boot: w.Boot,
 		Hook:    filepath.Join(c.DataDir(), filepath.Base(c.LimitHook)),
-		Journal: w.journal, Locks: w.locks, Key: prepare.GPUKey, Shares: w.shares(),
+		Journal: w.Journal, Locks: w.Locks, Key: prepare.GPUKey, Shares: w.Shares(),
 	})
-	if !w.limits.Needed(w.journal) {
+	if !w.limits.Needed(w.Journal) {
 		return nil
 	}
 	if _, err := hook.Install(c.LimitHook, c.DataDir()); err != nil {

@@ -9,10 +9,10 @@ import (
 
 // enterLost makes records of claims whose own are gone, from their CDI specs. No call comes
 // before: nobody gets a GPU that a container still has.
-func (g *ground) enterLost(ctx context.Context) {
+func (n *Node) enterLost(ctx context.Context) {
 	dir := lost.Dir{
-		Path: g.Config.CDIDir, Driver: g.Config.DriverName, Pool: g.Config.NodeName, BootID: g.engine.BootID,
-		Rebuilt: func(ctx context.Context, claim claims.Ref) { g.Reporter.Rebuilt(ctx, claim, "its CDI spec") },
+		Path: n.Config.CDIDir, Driver: n.Config.DriverName, Pool: n.Config.NodeName, BootID: n.Engine.BootID,
+		Rebuilt: func(ctx context.Context, claim claims.Ref) { n.Reporter.Rebuilt(ctx, claim, "its CDI spec") },
 	}
-	dir.Enter(ctx, g.journal.List, g.engine.Adopt, g.catalog.View().Devices)
+	dir.Enter(ctx, n.Journal.List, n.Engine.Adopt, n.Catalog.View().Devices)
 }

@@ -11,12 +11,12 @@ import (
 
 // plainHandlers are the kinds of devices that this node offers.
 func (w *works) plainHandlers() map[device.Kind]prepare.Handler {
-	if !w.partitions() {
+	if !w.Partitions() {
 		return map[device.Kind]prepare.Handler{device.KindGPU: prepare.GPUHandler{}}
 	}
 	return map[device.Kind]prepare.Handler{
-		device.KindGPU: migsteps.WholeHandler{Numbers: w.tree},
-		device.KindMIG: migsteps.Handler{Numbers: w.tree},
+		device.KindGPU: migsteps.WholeHandler{Numbers: w.Tree},
+		device.KindMIG: migsteps.Handler{Numbers: w.Tree},
 	}
 }
 
@@ -26,12 +26,12 @@ func (w *works) migExecutors(ctx context.Context) map[string]prepare.Executor {
 	w.stuck.Tell = func(ctx context.Context, current map[string]string) {
 		w.Metrics.InstancesInUse(len(current))
 		w.Reporter.Lasting(ctx, report.MIGInUse, current)
-		go w.catalog.Rederive(context.WithoutCancel(ctx))
+		go w.Catalog.Rederive(context.WithoutCancel(ctx))
 	}
 	mode := migsteps.Mode{
-		Hardware: w.library, Users: w.library, Ledger: w.migLedger, Patience: migsteps.DefaultPatience,
+		Hardware: w.Library, Users: w.Library, Ledger: w.Ledger, Patience: migsteps.DefaultPatience,
 		// A GPU may have another minor number now. Errors show at the next regular look.
-		Changed: func() { go func() { _ = w.catalog.Refresh(ctx) }() },
+		Changed: func() { go func() { _ = w.Catalog.Refresh(ctx) }() },
 	}
 	return map[string]prepare.Executor{
 		migsteps.KindMode:     mode,
@@ -40,6 +40,6 @@ func (w *works) migExecutors(ctx context.Context) map[string]prepare.Executor {
 	}
 }
 
-func (g *ground) migInstance() migsteps.Instance {
-	return migsteps.Instance{Hardware: g.library, Users: g.library, Ledger: g.migLedger, Patience: migsteps.DefaultPatience}
+func (w *works) migInstance() migsteps.Instance {
+	return migsteps.Instance{Hardware: w.Library, Users: w.Library, Ledger: w.Ledger, Patience: migsteps.DefaultPatience}
 }

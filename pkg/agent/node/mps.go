@@ -15,7 +15,7 @@ import (
 // in a second or two where its pod runs.
 const mpsPatience = 10 * time.Second
 
-func (g *ground) mpsLayout() mps.Layout { return mps.Layout(g.stateDir(mps.DirName)) }
+func (w *works) mpsLayout() mps.Layout { return mps.Layout(w.StateDir(mps.DirName)) }
 
 func (w *works) mpsClient() mps.Client {
 	return mps.Client{Layout: w.mpsLayout(), Patience: mpsPatience}
@@ -36,7 +36,7 @@ func (w *works) mpsExecutors() map[string]prepare.Executor {
 }
 
 func (w *works) mpsStep() mpssteps.Step {
-	return mpssteps.Step{Hardware: w.library, Daemons: w.mpsClient(), Layout: w.mpsLayout(), Known: w.hasRecord}
+	return mpssteps.Step{Hardware: w.Library, Daemons: w.mpsClient(), Layout: w.mpsLayout(), Known: w.HasRecord}
 }
 
 // watchMPS tells of the control daemons of a node that has some.

@@ -17,11 +17,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
 
-	"github.com/gpu-dra/driver/pkg/agent/apiserver"
+	"github.com/gpu-dra/driver/pkg/agent/care"
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/cdi"
 	"github.com/gpu-dra/driver/pkg/config"
@@ -29,19 +28,14 @@ import (
 	"github.com/gpu-dra/driver/pkg/inventory"
 	"github.com/gpu-dra/driver/pkg/kubeletplugin"
 	"github.com/gpu-dra/driver/pkg/lock"
-	"github.com/gpu-dra/driver/pkg/metrics"
 	"github.com/gpu-dra/driver/pkg/prepare/metered"
 	"github.com/gpu-dra/driver/pkg/reconcile"
-	"github.com/gpu-dra/driver/pkg/report"
 )
 
 const (
 	// firstScanLimit is how long the registration waits for the first look at the hardware: a
 	// GPU that hangs must not keep the kubelet from unpreparing.
 	firstScanLimit = 5 * time.Second
-	// APILimit bounds what is asked of the API server on the way to the registration, which
-	// must come about without one.
-	APILimit = 2 * time.Second
 )
 
 // ErrRestart tells that the GPU driver's library was replaced by another file. The dynamic
@@ -53,27 +47,13 @@ var ErrRestart = errors.New("the GPU driver's library was replaced: this process
 var errNotLooked = errors.New("the hardware was not looked at yet")
 
 // Deps are what the parts get from outside.
-type Deps struct {
-	Config *config.Config
-	// Client and Lookups, which is for questions that can wait, are nil where all is done offline.
-	Client, Lookups kubernetes.Interface
-	Gate            *apiserver.Gate
-	Metrics         *metrics.Metrics
-	Reporter        *report.Reporter
-	// NodeRead tells that the API server let this process read its Node.
-	NodeRead bool
-	// Publish hands the node's pool to who publishes it, and Again has that written anew.
-	Publish func(resourceslice.DriverResources)
-	Again   func()
-	// Fatal ends the process.
-	Fatal func(error)
-}
+type Deps = ground.Deps
 
 // Node is the parts of the plugin of one node.
 type Node struct {
-	*ground
+	*ground.Ground
 	release    *release
-	care       *care
+	care       *care.Care
 	works      *works
 	neighbours *neighbours
 	layouts    *layouts
@@ -104,12 +84,12 @@ func (n *Node) Start(signal, serving context.Context) error {
 	if err := n.recover(signal); err != nil {
 		return unlessEnded(signal, err)
 	}
-	n.leavings().RemoveStaleSockets(serving)
-	n.leavings().RemoveTemps(serving, filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook), nvlinkFile, healthFile)
+	n.Leavings().RemoveStaleSockets(serving)
+	n.Leavings().RemoveTemps(serving, filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook), nvlinkFile, care.HealthFile)
 	n.release.learn(signal)
 	n.firstScan(signal, serving)
 	n.neighbours.guard.Look(serving)
-	n.neighbours.takeOver(serving, n.catalog.View())
+	n.neighbours.takeOver(serving, n.Catalog.View())
 	n.enterLost(serving)
 	return n.neighbours.taintTaken(serving)
 }
@@ -118,7 +98,7 @@ func (n *Node) Start(signal, serving context.Context) error {
 func (n *Node) Serve(ctx context.Context) {
 	var group errgroup.Group
 	for _, run := range []func(context.Context){
-		func(ctx context.Context) { n.catalog.Run(ctx, n.Config.RescanInterval) },
+		func(ctx context.Context) { n.Catalog.Run(ctx, n.Config.RescanInterval) },
 		n.release.follow, n.works.watchMPS, n.works.limits.Run, n.layouts.watch, n.neighbours.guard.Run,
 	} {
 		group.Go(func() error { run(ctx); return nil })
@@ -131,10 +111,10 @@ const publisherLease = "publisher"
 
 // Lease waits until no other instance publishes; follow is called first if one does.
 func (n *Node) Lease(ctx context.Context, follow func()) (*lock.Lease, error) {
-	lease, _, err := n.locks.TryLease(publisherLease)
+	lease, _, err := n.Locks.TryLease(publisherLease)
 	if err == nil && lease == nil {
 		follow()
-		lease, err = n.locks.WaitLease(ctx, publisherLease)
+		lease, err = n.Locks.WaitLease(ctx, publisherLease)
 	}
 	if err != nil && ctx.Err() == nil {
 		err = fmt.Errorf("lease of the publishing instance: %w", err)
@@ -145,11 +125,11 @@ func (n *Node) Lease(ctx context.Context, follow func()) (*lock.Lease, error) {
 // Lead does, until the context ends, what the one instance does that publishes; publish is its
 // publishing, which begins when what earlier runs knew was taken in.
 func (n *Node) Lead(ctx context.Context, publish func(context.Context)) {
-	n.care.monitor.Lead(ctx)
-	n.catalog.Rederive(ctx)
+	n.care.Lead(ctx)
+	n.Catalog.Rederive(ctx)
 	var group errgroup.Group
 	for _, run := range []func(context.Context){
-		n.reconciler.Run, n.care.run, n.layouts.keep, publish,
+		n.reconciler.Run, n.care.Run, n.layouts.keep, publish,
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}
@@ -158,24 +138,24 @@ func (n *Node) Lead(ctx context.Context, publish func(context.Context)) {
 
 // Preparer is what prepares claims.
 func (n *Node) Preparer() kubeletplugin.Preparer {
-	return metered.ByKind(hinting(n.care.claimStatus, n.engine), n.Metrics)
+	return metered.ByKind(n.care.Hinting(n.Engine), n.Metrics)
 }
 
 // Unpreparing is told of each call to unprepare a claim when it comes in.
-func (n *Node) Unpreparing(claim types.UID) { n.engine.Supersede(claim) }
+func (n *Node) Unpreparing(claim types.UID) { n.Engine.Supersede(claim) }
 
 // Device is an offered device.
 func (n *Node) Device(name string) (device.Device, bool) {
-	d, ok := n.catalog.View().Devices[name]
+	d, ok := n.Catalog.View().Devices[name]
 	return d, ok
 }
 
 // Looked says why it is not known what there is on the node; nil if it is.
 func (n *Node) Looked() error {
-	if n.catalog.View().Looked {
+	if n.Catalog.View().Looked {
 		return nil
 	}
-	return errors.Join(errNotLooked, n.catalog.Trouble())
+	return errors.Join(errNotLooked, n.Catalog.Trouble())
 }
 
 // SoleOwner says who else hands out the node's GPUs where that keeps the plugin from it; Beside
@@ -187,7 +167,7 @@ func (n *Node) Beside(ctx context.Context) error { return n.neighbours.guard.War
 
 // recover brings records and node together after a crash or a restart.
 func (n *Node) recover(ctx context.Context) error {
-	found, err := n.engine.Recover(ctx)
+	found, err := n.Engine.Recover(ctx)
 	if err != nil {
 		return fmt.Errorf("recover the claims of an earlier run: %w", err)
 	}
@@ -212,7 +192,7 @@ func unlessEnded(signal context.Context, err error) error {
 // firstScan looks at the hardware, for a bounded time: the look goes on in the background.
 func (n *Node) firstScan(signal, serving context.Context) {
 	done := make(chan error, 1)
-	go func() { done <- n.catalog.Refresh(serving) }()
+	go func() { done <- n.Catalog.Refresh(serving) }()
 	timer := time.NewTimer(firstScanLimit)
 	defer timer.Stop()
 	select {
@@ -227,7 +207,7 @@ func (n *Node) firstScan(signal, serving context.Context) {
 }
 
 // Republish hands out the pool as it is known now.
-func (n *Node) Republish() { n.changed(n.catalog.View()) }
+func (n *Node) Republish() { n.changed(n.Catalog.View()) }
 
 // changed hands a new view's slices to the publisher.
 func (n *Node) changed(view *catalog.View) {
@@ -247,10 +227,10 @@ func (n *Node) changed(view *catalog.View) {
 
 // DriverNote says what is missing of the GPU driver.
 func (n *Node) DriverNote(context.Context) error {
-	if err := n.catalog.Trouble(); err != nil {
+	if err := n.Catalog.Trouble(); err != nil {
 		return err
 	}
-	snapshot := n.catalog.View().Snapshot
+	snapshot := n.Catalog.View().Snapshot
 	if !snapshot.Driver.Present {
 		return errors.New(snapshot.Driver.Missing)
 	}

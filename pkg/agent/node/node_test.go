@@ -23,11 +23,11 @@ func ofSnapshot(t *testing.T, s inventory.Snapshot) *Node {
 	n := parts(Deps{Config: config.Default(), Metrics: metrics.New("v1")})
 	n.Config.NodeName = "node-1"
 	quiet := quiet{s}
-	n.catalog = catalog.New(catalog.Config{
+	n.Catalog = catalog.New(catalog.Config{
 		DriverName: n.Config.DriverName, Pool: n.Config.NodeName, Scanner: quiet, Memory: quiet,
-		Derive: derive(n.offers(), n.conditions), Reporter: quiet, Meter: n.Metrics, Changed: func(*catalog.View) {},
+		Derive: derive(n.Offers(), n.conditions), Reporter: quiet, Meter: n.Metrics, Changed: func(*catalog.View) {},
 	})
-	if err := n.catalog.Refresh(t.Context()); err != nil {
+	if err := n.Catalog.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -102,22 +102,22 @@ func TestNothingIsPublishedBeforeTheFirstLook(t *testing.T) {
 func TestTopologyIsWhole(t *testing.T) {
 	s := inventorytest.TwoIslands()
 	n := ofSnapshot(t, s)
-	if !topologyIsWhole(n.catalog.View()) {
+	if !topologyIsWhole(n.Catalog.View()) {
 		t.Error("all GPUs are there")
 	}
 	_, memory := topology.Resolve(s, topology.Memory{})
 	lost := inventorytest.Lose(s, s.GPUs[0].PCI)
-	n.catalog = catalog.New(catalog.Config{
-		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive(n.offers(), n.conditions),
+	n.Catalog = catalog.New(catalog.Config{
+		Scanner: quiet{lost}, Memory: remembering{memory}, Derive: derive(n.Offers(), n.conditions),
 		Reporter: quiet{}, Meter: n.Metrics, Changed: func(*catalog.View) {},
 	})
-	if topologyIsWhole(n.catalog.View()) {
+	if topologyIsWhole(n.Catalog.View()) {
 		t.Error("the hardware was not looked at")
 	}
-	if err := n.catalog.Refresh(t.Context()); err != nil {
+	if err := n.Catalog.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if topologyIsWhole(n.catalog.View()) {
+	if topologyIsWhole(n.Catalog.View()) {
 		t.Error("a GPU is missing")
 	}
 }

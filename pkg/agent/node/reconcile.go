@@ -22,27 +22,27 @@ import (
 // newReconciler makes what undoes claims that are gone and things that nobody owns.
 func (n *Node) newReconciler() *reconcile.Reconciler {
 	c := n.Config
-	users := usage.Users{Hardware: n.library}
+	users := usage.Users{Hardware: n.Library}
 	if c.WatchOpenDevices {
-		users.Openers = usage.Proc{Root: "/proc", Numbers: n.tree, Self: os.Getpid()}
+		users.Openers = usage.Proc{Root: "/proc", Numbers: n.Tree, Self: os.Getpid()}
 	}
-	instance := n.migInstance()
+	instance := n.works.migInstance()
 	// What is left over has no pod that may yet end.
 	instance.Patience = 0
 	return reconcile.New(reconcile.Config{
-		Journal: n.journal,
+		Journal: n.Journal,
 		Claims: apiclaims.Lookup{
 			In: func(namespace string) apiclaims.Getter {
-				return n.care.tenants.Through(n.Lookups.ResourceV1().ResourceClaims(namespace))
+				return n.care.Tenants.Through(n.Lookups.ResourceV1().ResourceClaims(namespace))
 			},
 			Driver: c.DriverName, Pool: c.NodeName,
 		},
 		Users:  users,
-		Engine: n.engine,
+		Engine: n.Engine,
 		Owners: []reconcile.Owner{
 			leftover.Specs{Dir: n.specs},
 			leftover.Unless{Owner: leftover.MetadataSpecs{Dir: c.CDIDir, Driver: c.DriverName}, Others: func() bool { return n.neighbours.guard.Twin() }},
-			leftover.Unless{Owner: leftover.Metadata{Dir: n.stateDir(metadataDir)}, Others: func() bool { return n.neighbours.guard.Twin() }},
+			leftover.Unless{Owner: leftover.Metadata{Dir: n.StateDir(metadataDir)}, Others: func() bool { return n.neighbours.guard.Twin() }},
 			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
 			migsteps.Owner{Instance: migsteps.Watched{Instance: instance, Stuck: &n.works.stuck}},
 			timeslicing.Owner{Executor: n.works.timeSlices},
@@ -59,7 +59,7 @@ func (n *Node) newReconciler() *reconcile.Reconciler {
 
 // renew makes the CDI specs of claims that run fit the device nodes of this moment.
 func (n *Node) renew(ctx context.Context) error {
-	view := n.catalog.View()
+	view := n.Catalog.View()
 	// A driver that came late has brought the GPUs of a former driver's claims.
 	n.neighbours.takeOver(ctx, view)
 	if err := n.neighbours.taintTaken(ctx); err != nil {
@@ -68,7 +68,7 @@ func (n *Node) renew(ctx context.Context) error {
 	if !view.Looked || !view.Snapshot.Driver.Present {
 		return nil
 	}
-	renewed, err := n.engine.Renew(ctx, view.Devices)
+	renewed, err := n.Engine.Renew(ctx, view.Devices)
 	for _, claim := range renewed {
 		klog.FromContext(ctx).Info("The claim's CDI spec was stale and is written anew", "claim", klog.KRef(claim.Namespace, claim.Name), "claimUID", claim.UID)
 	}

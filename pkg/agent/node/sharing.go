@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/device"
 	"github.com/gpu-dra/driver/pkg/offer"
 	"github.com/gpu-dra/driver/pkg/prepare"
@@ -15,7 +16,7 @@ import (
 
 // works are the ways to prepare a device, and to undo that.
 type works struct {
-	*ground
+	*ground.Ground
 	limits     *memlimit.Sharing
 	timeSlices timeslicing.Executor
 	// stuck are instances of ended claims that something uses.
@@ -31,7 +32,7 @@ func (w *works) taints() []offer.Tainter {
 func (w *works) build() error {
 	w.timeSlices = timeslicing.Executor{
 		Setter: timeslicing.Tool{Root: w.Config.DriverRoot.Container},
-		Users:  timeslicing.NewUsers(w.stateDir(timeSlicesDir), w.boot, w.hasRecord),
+		Users:  timeslicing.NewUsers(w.StateDir(timeSlicesDir), w.Boot, w.HasRecord),
 	}
 	return w.buildLimits()
 }

@@ -21,26 +21,26 @@ import (
 // checkpoint is no former one.
 func (n *neighbours) takeOver(ctx context.Context, view *catalog.View) {
 	if !n.guard.Twin() && view.Looked && view.Snapshot.Driver.Present {
-		n.former().Enter(ctx, n.engine.Adopt, view.Devices)
+		n.former().Enter(ctx, n.Engine.Adopt, view.Devices)
 	}
 }
 
 func (n *neighbours) former() takeover.File {
 	return takeover.File{
-		Path: n.stateDir(takeover.FileName), Driver: n.Config.DriverName, Pool: n.Config.NodeName, BootID: n.engine.BootID,
+		Path: n.StateDir(takeover.FileName), Driver: n.Config.DriverName, Pool: n.Config.NodeName, BootID: n.Engine.BootID,
 	}
 }
 
 // taintTaken has devices of such claims published with a taint, until they end.
 func (n *neighbours) taintTaken(ctx context.Context) error {
-	records, _, err := n.journal.List()
+	records, _, err := n.Journal.List()
 	if err != nil {
 		return err
 	}
-	taken := append(takeover.TakenBy(records), n.former().Pending(n.catalog.View().Devices)...)
+	taken := append(takeover.TakenBy(records), n.former().Pending(n.Catalog.View().Devices)...)
 	same := func(x, y journal.Device) bool { return x.Name == y.Name }
 	if before := n.taken.Swap(&taken); before == nil && len(taken) > 0 || before != nil && !slices.EqualFunc(*before, taken, same) {
-		n.catalog.Rederive(ctx)
+		n.Catalog.Rederive(ctx)
 	}
 	return nil
 }
@@ -69,8 +69,8 @@ func (p planner) Plan(claim *resourceapi.ResourceClaim) (claims.Plan, error) {
 
 // Planner is what makes plans of claims.
 func (n *Node) Planner() kubeletplugin.Planner {
-	return planner{n.catalog, guard.Guard{Watch: n.neighbours.guard, Known: n.hasRecord, Planner: takeover.Planner{
-		Plans: n.catalog, Driver: n.Config.DriverName,
-		Load: func(claim claims.Ref) (*journal.Record, error) { return n.journal.Load(claim.UID) },
-	}}, n.care.tenants}
+	return planner{n.Catalog, guard.Guard{Watch: n.neighbours.guard, Known: n.HasRecord, Planner: takeover.Planner{
+		Plans: n.Catalog, Driver: n.Config.DriverName,
+		Load: func(claim claims.Ref) (*journal.Record, error) { return n.Journal.Load(claim.UID) },
+	}}, n.care.Tenants}
 }

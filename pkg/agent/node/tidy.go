@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/gpu-dra/driver/pkg/agent/care"
+	"github.com/gpu-dra/driver/pkg/agent/ground"
 	"github.com/gpu-dra/driver/pkg/catalog"
 	"github.com/gpu-dra/driver/pkg/lock"
 	"github.com/gpu-dra/driver/pkg/mig/ledger"
@@ -22,17 +24,11 @@ import (
 
 // Names below the plugin's data directory.
 const (
-	claimsDir    = "claims"
 	holdersDir   = "holders"
-	locksDir     = "locks"
-	healthFile   = "health.json"
-	resetsDir    = "resets"
 	nvlinkFile   = "nvlink.json"
 	presenceFile = "present"
 	// timeSlicesDir says which claims asked for a time slice.
 	timeSlicesDir = "timeslices"
-	// tenantsSocket is where exporters ask who has what.
-	tenantsSocket = "devices.sock"
 	// metadataDir is the library's.
 	metadataDir = "dra-device-metadata"
 )
@@ -56,16 +52,16 @@ func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
 	}
 	n.reconciler.Sweep(ctx)
 	var errs []error
-	n.leavings().RemoveDeadSockets(ctx)
+	n.Leavings().RemoveDeadSockets(ctx)
 	if err := n.base.Remove(ctx); err != nil {
 		errs = append(errs, err)
 	}
-	errs = append(errs, n.journal.RemoveEmpty())
-	if _, err := n.mpsLayout().Remove(); err != nil {
+	errs = append(errs, n.Journal.RemoveEmpty())
+	if _, err := n.works.mpsLayout().Remove(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, name := range n.removable(ctx) {
-		errs = append(errs, os.RemoveAll(n.stateDir(name)))
+		errs = append(errs, os.RemoveAll(n.StateDir(name)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		logger.Error(err, "Not all of this node's state could be removed", "directory", n.Config.DataDir())
@@ -75,8 +71,8 @@ func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
 }
 
 // nothingPrepared tells whether there is surely no record of a claim.
-func (g *ground) nothingPrepared(ctx context.Context) bool {
-	count, err := g.journal.Count()
+func (n *Node) nothingPrepared(ctx context.Context) bool {
+	count, err := n.Journal.Count()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "State is not removed, since it is not known whether claims are prepared")
 	}
@@ -88,23 +84,23 @@ func (g *ground) nothingPrepared(ctx context.Context) bool {
 // the domains of the others would get new names.
 func (n *Node) removable(ctx context.Context) []string {
 	names := []string{
-		holdersDir, timeSlicesDir, locksDir, tenantsSocket, memlimit.DirName, takeover.TakenName,
+		holdersDir, timeSlicesDir, ground.LocksDir, care.TenantsSocket, memlimit.DirName, takeover.TakenName,
 		filepath.Base(n.Config.CDIHook), filepath.Base(n.Config.LimitHook),
 	}
 	if !n.neighbours.guard.Twin() {
 		names = append(names, metadataDir)
 	}
-	whole, well := topologyIsWhole(n.catalog.View()), n.care.monitor.Well()
+	whole, well := topologyIsWhole(n.Catalog.View()), n.care.Well()
 	gone := (!whole || !well) && n.uninstalled(ctx)
 	if whole || gone {
 		names = append(names, nvlinkFile)
 	}
-	if n.migLedger.Empty() {
+	if n.Ledger.Empty() {
 		// Otherwise a partition of ours is left, or a MIG mode: what knows of it stays.
 		names = append(names, ledger.DirName)
 	}
 	if well || gone {
-		names = append(names, healthFile, resetsDir)
+		names = append(names, care.HealthFile, care.ResetsDir)
 	}
 	return append(names, presenceFile)
 }

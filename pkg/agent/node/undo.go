@@ -22,7 +22,7 @@ func (n *Node) UndoAll(ctx context.Context, force bool) error {
 	n.neighbours.lookForTwin(ctx)
 	n.firstScan(ctx, ctx)
 	n.enterLost(ctx)
-	records, bad, err := n.journal.List()
+	records, bad, err := n.Journal.List()
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func (n *Node) UndoAll(ctx context.Context, force bool) error {
 			errs = append(errs, fmt.Errorf("claim %s/%s (UID %s): end its pod, or give --force: %w", claim.Namespace, claim.Name, claim.UID, err))
 			continue
 		}
-		if err := n.engine.Unprepare(ctx, claim); err != nil {
+		if err := n.Engine.Unprepare(ctx, claim); err != nil {
 			errs = append(errs, fmt.Errorf("undo claim %s/%s (UID %s): %w", claim.Namespace, claim.Name, claim.UID, err))
 			continue
 		}

@@ -1,4 +1,4 @@
-package node
+package care
 
 import (
 	"slices"
@@ -10,14 +10,14 @@ import (
 )
 
 // newRemedy makes what resets GPUs; nil where that is off.
-func (c *care) newRemedy() *remedy.Keeper {
+func (c *Care) newRemedy() *remedy.Keeper {
 	if !c.Config.HealthReset {
 		return nil
 	}
 	return &remedy.Keeper{Config: remedy.Config{
 		Patients: func() []remedy.Patient { return patients(c.monitor.Patients()) },
-		OnGPU:    c.engine.OnGPU, Hardware: c.library, Tool: smi.Tool{Root: c.Config.DriverRoot.Container},
-		Notes: remedy.Notes{Dir: c.stateDir(resetsDir), BootID: c.engine.BootID}, Reporter: c.Reporter, Count: c.Metrics.Reset,
+		OnGPU:    c.Engine.OnGPU, Hardware: c.Library, Tool: smi.Tool{Root: c.Config.DriverRoot.Container},
+		Notes: remedy.Notes{Dir: c.StateDir(ResetsDir), BootID: c.Engine.BootID}, Reporter: c.Reporter, Count: c.Metrics.Reset,
 	}}
 }
 
