@@ -104,7 +104,7 @@ func Run(ctx context.Context, c *config.Config, version string) error {
 	group.Go(func() error { return a.serve(ctx, serving) })
 	err = group.Wait()
 	if err == nil {
-		a.node.Tidy(context.WithoutCancel(ctx), presence)
+		_ = a.node.Tidy(context.WithoutCancel(ctx), presence) // it logs
 	}
 	if cause := context.Cause(serving); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		err = cause

@@ -47,8 +47,7 @@ func Cleanup(ctx context.Context, c *config.Config, version string, force bool) 
 	if err := n.UndoAll(ctx, force); err != nil {
 		return err
 	}
-	n.Tidy(ctx, presence)
-	return nil
+	return n.Tidy(ctx, presence)
 }
 
 // nobody takes the Events of a program without an API server.

@@ -145,7 +145,7 @@ func ofRecords() []Description {
 			"End the programs that the note names, or mend what it says. The claim is undone at the next look after that.",
 		},
 		{
-			LeftoverRemoved, "Node", "A file or partition of this driver was removed, since no claim's record accounts for it.",
+			LeftoverRemoved, "Node", "A file, partition or setting of this driver was undone, since no claim's record accounts for it.",
 			"Nothing. It was left by a process that was killed, or by a record that was lost.",
 		},
 	}

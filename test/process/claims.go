@@ -138,6 +138,18 @@ func (b *Bed) Leftovers() []string {
 
 // Record tells whether the journal has a record of the claim.
 func (b *Bed) Record(uid types.UID) bool {
-	_, err := os.Stat(filepath.Join(b.DataDir(), "claims", string(uid)+".json"))
+	_, err := os.Stat(b.recordPath(uid))
 	return err == nil
+}
+
+func (b *Bed) recordPath(uid types.UID) string {
+	return filepath.Join(b.DataDir(), "claims", string(uid)+".json")
+}
+
+// RecordPath is where the record of a claim lies.
+func (b *Bed) RecordPath(c kubelet.Claim) string { return b.recordPath(c.UID) }
+
+// HoldersOf is the directory that says which claims are on the GPU of that number in PCI order.
+func (b *Bed) HoldersOf(gpu int) string {
+	return filepath.Join(b.DataDir(), "holders", strings.TrimPrefix(b.Device(gpu), "gpu-"))
 }

@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -203,10 +204,21 @@ func TestForeignResults(t *testing.T) {
 		nic, elsewhere := b.Result("nic", 3), b.Result(process.Request, 3)
 		nic.Driver = "nic.example.com"
 		elsewhere.Pool = "node-2"
-		*results = append([]resourceapi.DeviceRequestAllocationResult{nic, elsewhere}, *results...)
+		hostile := nic
+		hostile.Request, hostile.Pool, hostile.Device = "../../"+process.Request, "/etc", "../../../etc/passwd"
+		*results = append([]resourceapi.DeviceRequestAllocationResult{nic, hostile, elsewhere}, *results...)
 	}
 	mixed := b.Allocated("mixed", []int{0}, foreign)
 	prepare(t, b, mixed, 0)
+	for _, file := range []string{b.RecordPath(mixed), b.SpecPath(mixed)} {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		for _, word := range []string{"nic.example", "node-2", "passwd", "..", b.Device(3)} {
+			if strings.Contains(string(text), word) {
+				t.Errorf("%s says %q: %s", file, word, text)
+			}
+		}
+	}
 	owner := b.Allocated("owner", []int{3})
 	prepare(t, b, owner, 3)
 	none := b.Allocated("none", nil, foreign)
@@ -329,27 +341,43 @@ func TestSpecsAreRepaired(t *testing.T) {
 	clean(t, b)
 }
 
-// A record that cannot be read is set aside at the start, and its claim keeps its GPU.
+// A record that cannot be read is set aside at the start and told, and its claim keeps its GPU.
 func TestCorruptRecord(t *testing.T) {
 	t.Parallel()
 	b := process.New(t, "t4-4")
 	p := b.Start()
-	claim, other := b.Allocated("kept", []int{1}), b.Allocated("other", []int{1})
-	prepare(t, b, claim, 1)
-	p.Kill()
-	must(t, os.WriteFile(filepath.Join(b.DataDir(), "claims", string(claim.UID)+".json"), []byte("torn"), 0o600))
-	b.Start(process.Flag("holder-wait", "1ms"))
-	event(t, b, "RecordQuarantined", string(claim.UID))
-	refused(t, b, other, "default/kept")
-	prepare(t, b, claim, 1)
-	unprepare(t, b, claim)
-	prepare(t, b, other, 1)
-	unprepare(t, b, other)
-	aside, err := filepath.Glob(filepath.Join(b.DataDir(), "claims", "quarantine", "*"))
-	if err != nil || len(aside) != 1 {
-		t.Errorf("set aside: %v, %v", aside, err)
+	for name, damage := range map[string]func(record []byte) []byte{
+		"torn":    func(record []byte) []byte { return record[:len(record)/2] },
+		"empty":   func([]byte) []byte { return nil },
+		"foreign": func([]byte) []byte { return []byte(`{"kind":"Pod","metadata":{"name":"x"}}`) },
+		"altered": func(record []byte) []byte { return bytes.Replace(record, []byte(b.Device(1)), []byte(b.Device(2)), 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			claim, other := b.Allocated("kept", []int{1}), b.Allocated("other", []int{1})
+			prepare(t, b, claim, 1)
+			p.Kill()
+			record, err := os.ReadFile(b.RecordPath(claim))
+			must(t, err)
+			damaged := damage(record)
+			must(t, os.WriteFile(b.RecordPath(claim), damaged, 0o600))
+			p = b.Start(process.Flag("holder-wait", "1ms"))
+			event(t, b, "RecordQuarantined", string(claim.UID))
+			metric(t, b, p, "gpu_dra_quarantined_records_total 1")
+			refused(t, b, other, "default/kept")
+			prepare(t, b, claim, 1)
+			unprepare(t, b, claim)
+			prepare(t, b, other, 1)
+			unprepare(t, b, other)
+			aside, err := filepath.Glob(filepath.Join(b.DataDir(), "claims", "quarantine", string(claim.UID)+"*"))
+			if err != nil || len(aside) != 1 {
+				t.Fatalf("set aside: %v, %v", aside, err)
+			}
+			if kept, err := os.ReadFile(aside[0]); err != nil || !bytes.Equal(kept, damaged) {
+				t.Errorf("set aside was %q: %v", kept, err)
+			}
+			clean(t, b)
+		})
 	}
-	clean(t, b)
 }
 
 // A prepare that waits for its device is ended by the unprepare of its claim, which does not

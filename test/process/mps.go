@@ -85,20 +85,14 @@ func (p *MPSPod) Supervisor() int {
 	p.bed.t.Helper()
 	found := 0
 	p.bed.Eventually("a supervisor", func() error {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid))
-		var children []byte
-		for _, thread := range threads {
-			text, _ := os.ReadFile(thread) // it may have ended
-			children = append(children, text...)
-		}
-		for word := range strings.FieldsSeq(string(children)) {
-			line, readErr := os.ReadFile(filepath.Join("/proc", word, "cmdline"))
-			if readErr == nil && strings.Contains(string(line), "\x00supervise\x00") {
-				found, err = strconv.Atoi(word)
-				return err
+		for _, child := range childrenOf(p.cmd.Process.Pid) {
+			line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(child), "cmdline"))
+			if err == nil && strings.Contains(string(line), "\x00supervise\x00") {
+				found = child
+				return nil
 			}
 		}
-		return errors.Join(err, errors.New("no such child"))
+		return errors.New("no such child")
 	})
 	return found
 }

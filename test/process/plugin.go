@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -164,6 +165,29 @@ func (p *Plugin) Running() bool {
 func (p *Plugin) Kill() {
 	_ = p.cmd.Process.Kill() // it may have ended
 	<-p.exited
+}
+
+// KillAll is Kill of a container: the programs that the process runs end with it.
+func (p *Plugin) KillAll() {
+	children := childrenOf(p.PID())
+	p.Kill()
+	for _, child := range children {
+		_ = syscall.Kill(child, syscall.SIGKILL) // it may have ended
+	}
+}
+
+// childrenOf lists the children of a process. One that begins meanwhile may be missing.
+func childrenOf(pid int) (children []int) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is good
+	for _, thread := range threads {
+		text, _ := os.ReadFile(thread) // it may have ended
+		for word := range strings.FieldsSeq(string(text)) {
+			if child, err := strconv.Atoi(word); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	return children
 }
 
 // Signal sends SIGTERM, as the kubelet does to a pod's container.

@@ -1,7 +1,9 @@
 package process_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -38,8 +40,16 @@ func measure(t *testing.T, b *process.Bed, p *process.Plugin) use {
 	}
 	for _, dir := range b.StateDirs() {
 		must(t, filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-			if err == nil && d.Type().IsRegular() {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			info, err := d.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil {
 				u["files"]++
+				u["bytes of files"] += float64(info.Size())
 			}
 			return err
 		}))
@@ -161,7 +171,7 @@ func TestSoak(t *testing.T) {
 	}
 	// Idle connections and lock files of GPUs come and go; claims would leave many more. Resident
 	// memory is the race detector's for the most part, which only grows: the heap is what counts.
-	for name, slack := range map[string]float64{"go_goroutines": 30, "process_open_fds": 20, "files": 10, "go_memstats_heap_alloc_bytes": 50 << 20} {
+	for name, slack := range map[string]float64{"go_goroutines": 30, "process_open_fds": 20, "files": 10, "bytes of files": 64 << 10, "go_memstats_heap_alloc_bytes": 50 << 20} {
 		if after[name] > before[name]+slack {
 			t.Errorf("%s grew from %.0f to %.0f", name, before[name], after[name])
 		}

@@ -137,19 +137,22 @@ type mishap struct {
 	fault gpusim.CallFault
 	// givesUp: the kubelet's time is up while the call hangs. Otherwise it comes back late, or at once.
 	givesUp bool
+	// kills: the process is killed while the call hangs, and what it was running with it.
+	kills bool
 }
 
 func mishaps() []mishap {
 	return []mishap{
 		{name: "fails", fault: gpusim.CallFault{GPU: gpusim.AnyGPU, Code: 999}},
 		{name: "hangs until after the call", fault: gpusim.CallFault{GPU: gpusim.AnyGPU, Hang: true}, givesUp: true},
+		{name: "hangs, and the process is killed", fault: gpusim.CallFault{GPU: gpusim.AnyGPU, Hang: true}, givesUp: true, kills: true},
 		{name: "is slow", fault: gpusim.CallFault{GPU: gpusim.AnyGPU, Hang: true}},
 	}
 }
 
 // TestStepsThatFail lets every call that the steps make of the driver and its tools fail, and the
-// first of each function also hang for longer than the kubelet waits; in the whole matrix every call
-// hangs, and is slow. The claim gets a clear error, and the hardware has nothing of it but what
+// first of each function also hang for longer than the kubelet waits, or until the process is killed; in
+// the whole matrix every call does, and is slow; kills in calls about partitions are test/mig's. The claim gets a clear error, and the hardware has nothing of it but what
 // its record says; once all is well it can be prepared and unprepared.
 func TestStepsThatFail(t *testing.T) {
 	whole := os.Getenv(matrixVariable) != ""
@@ -164,7 +167,7 @@ func TestStepsThatFail(t *testing.T) {
 				for function, made := range m.counted() {
 					for n := range made {
 						for _, wrong := range mishaps() {
-							if wrong.fault.Hang && (n > 0 || !wrong.givesUp) && !whole || t.Failed() {
+							if t.Failed() || !whole && wrong.fault.Hang && (n > 0 || !wrong.givesUp || wrong.kills && len(k.partitions) > 0) {
 								continue
 							}
 							wrong.fault.Function, wrong.fault.After = function, n
@@ -228,6 +231,9 @@ func (a *attempt) goWrong(wrong mishap) {
 			}
 			return nil
 		})
+		if hit && wrong.kills {
+			a.plugin.KillAll()
+		}
 		if wrong.givesUp {
 			giveUp()
 		}
@@ -237,6 +243,9 @@ func (a *attempt) goWrong(wrong mishap) {
 		}
 		if hit && !wrong.givesUp && a.err != nil {
 			a.Errorf("a slow call failed: %v", a.err)
+		}
+		if hit && wrong.kills {
+			a.plugin = a.bed.Start(a.flags(process.Flag("holder-wait", "1ms"))...)
 		}
 		return
 	}
@@ -263,8 +272,8 @@ func (a *attempt) happened() bool {
 
 // judge looks at what a failed call left and said.
 func (a *attempt) judge() {
-	if errors.Is(a.err, context.Canceled) || strings.Contains(a.err.Error(), "Canceled") {
-		return // the kubelet heard nothing, and the call may still be rolled back
+	if errors.Is(a.err, context.Canceled) || strings.Contains(a.err.Error(), "Canceled") || strings.Contains(a.err.Error(), "Unavailable") {
+		return // the kubelet heard nothing, and the call may still be rolled back, or was cut off
 	}
 	says(a, a.err, "for device ")
 	if !slices.ContainsFunc(a.devices(a.bed), func(d string) bool { return strings.Contains(a.err.Error(), d) }) {

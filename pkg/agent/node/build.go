@@ -75,7 +75,7 @@ func (n *Node) build(ctx context.Context) error {
 	if err := n.buildEngine(ctx, hookPath); err != nil {
 		return err
 	}
-	n.reconciler = n.newReconciler()
+	n.reconciler = n.newReconciler(ctx)
 	n.layouts.build(ctx)
 	if n.Client != nil {
 		n.neighbours.build(n.Declares())

@@ -28,15 +28,19 @@ func (w *works) migExecutors(ctx context.Context) map[string]prepare.Executor {
 		w.Reporter.Lasting(ctx, report.MIGInUse, current)
 		go w.Catalog.Rederive(context.WithoutCancel(ctx))
 	}
-	mode := migsteps.Mode{
-		Hardware: w.Library, Users: w.Library, Ledger: w.Ledger, Patience: migsteps.DefaultPatience,
-		// A GPU may have another minor number now. Errors show at the next regular look.
-		Changed: func() { go func() { _ = w.Catalog.Refresh(ctx) }() },
-	}
+	mode := w.migMode(ctx)
 	return map[string]prepare.Executor{
 		migsteps.KindMode:     mode,
 		migsteps.KindOff:      migsteps.Off{Mode: mode},
 		migsteps.KindInstance: migsteps.Watched{Instance: w.migInstance(), Stuck: &w.stuck},
+	}
+}
+
+func (w *works) migMode(ctx context.Context) migsteps.Mode {
+	return migsteps.Mode{
+		Hardware: w.Library, Users: w.Library, Ledger: w.Ledger, Patience: migsteps.DefaultPatience,
+		// A GPU may have another minor number now. Errors show at the next regular look.
+		Changed: func() { go func() { _ = w.Catalog.Refresh(ctx) }() },
 	}
 }
 

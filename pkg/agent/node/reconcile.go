@@ -20,15 +20,15 @@ import (
 )
 
 // newReconciler makes what undoes claims that are gone and things that nobody owns.
-func (n *Node) newReconciler() *reconcile.Reconciler {
+func (n *Node) newReconciler(ctx context.Context) *reconcile.Reconciler {
 	c := n.Config
 	users := usage.Users{Hardware: n.Library}
 	if c.WatchOpenDevices {
 		users.Openers = usage.Proc{Root: "/proc", Numbers: n.Tree, Self: os.Getpid()}
 	}
-	instance := n.works.migInstance()
+	instance, mode := n.works.migInstance(), n.works.migMode(ctx)
 	// What is left over has no pod that may yet end.
-	instance.Patience = 0
+	instance.Patience, mode.Patience = 0, 0
 	return reconcile.New(reconcile.Config{
 		Journal: n.Journal,
 		Claims: apiclaims.Lookup{
@@ -45,6 +45,7 @@ func (n *Node) newReconciler() *reconcile.Reconciler {
 			leftover.Unless{Owner: leftover.Metadata{Dir: n.StateDir(metadataDir)}, Others: func() bool { return n.neighbours.guard.Twin() }},
 			takeover.Specs{Data: c.DataDir(), CDI: c.CDIDir},
 			migsteps.Owner{Instance: migsteps.Watched{Instance: instance, Stuck: &n.works.stuck}},
+			migsteps.ModeOwner{Mode: mode},
 			timeslicing.Owner{Executor: n.works.timeSlices},
 			n.works.limits.Owner,
 			mpssteps.Owner{Step: n.works.mpsStep()},

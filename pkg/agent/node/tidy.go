@@ -40,17 +40,22 @@ const uninstallLimit = 3 * time.Second
 // Tidy removes what this process and its predecessors left on the node, so that an uninstall
 // leaves nothing. A plugin cannot tell an uninstall from a restart, so it does this at every
 // end at which nobody could miss it: no claim is prepared, and no other instance is there. What
-// is removed is made again at the next start.
-func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
+// is removed is made again at the next start. An error, which is logged, tells that not all could be
+// removed.
+func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) error {
 	logger := klog.FromContext(ctx)
 	if !n.nothingPrepared(ctx) || !presence.Alone() {
-		return
+		return nil
 	}
 	// Looked at again now that nobody can join: the other instance may have prepared a claim.
 	if !n.nothingPrepared(ctx) {
-		return
+		return nil
 	}
 	n.reconciler.Sweep(ctx)
+	if n.Client == nil {
+		// A look that is under way would write again what is removed below. A plugin's own are over.
+		_ = n.Catalog.Refresh(ctx)
+	}
 	var errs []error
 	n.Leavings().RemoveDeadSockets(ctx)
 	if err := n.base.Remove(ctx); err != nil {
@@ -65,9 +70,10 @@ func (n *Node) Tidy(ctx context.Context, presence *lock.Presence) {
 	}
 	if err := errors.Join(errs...); err != nil {
 		logger.Error(err, "Not all of this node's state could be removed", "directory", n.Config.DataDir())
-		return
+		return fmt.Errorf("not all of this node's state in %s could be removed: %w", n.Config.DataDir(), err)
 	}
 	logger.Info("No claim is prepared and no other instance is here: removed state and base CDI spec", "directory", n.Config.DataDir())
+	return nil
 }
 
 // nothingPrepared tells whether there is surely no record of a claim.

@@ -2,6 +2,7 @@ package migsteps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -102,4 +103,48 @@ func parseThing(t reconcile.Thing) (instanceParams, error) {
 	}
 	p.Start, p.Size = at.Start, at.Size
 	return p, nil
+}
+
+// ModeOwner knows the GPUs whose MIG mode was switched on for claims. Where the last partition of one
+// went without its claim's steps the mode stays on, and the GPU reaches no other over NVLink.
+type ModeOwner struct{ Mode Mode }
+
+var _ reconcile.Owner = ModeOwner{}
+
+// Kind implements reconcile.Owner.
+func (ModeOwner) Kind() string { return "MIG mode" }
+
+// Things implements reconcile.Owner.
+func (o ModeOwner) Things(context.Context) ([]reconcile.Thing, error) {
+	var things []reconcile.Thing
+	for _, e := range o.Mode.Ledger.Entries() {
+		if e.Mode && len(e.Instances) == 0 {
+			things = append(things, reconcile.Thing{ID: e.GPUUUID, GPU: e.PCI})
+		}
+	}
+	return things, nil
+}
+
+// Accounts implements reconcile.Owner.
+func (ModeOwner) Accounts(r *journal.Record, t reconcile.Thing) bool {
+	return slices.ContainsFunc(r.Devices, func(d journal.Device) bool {
+		return d.PCI == t.GPU && d.Kind == string(device.KindMIG) && !d.AdminAccess
+	})
+}
+
+// Remove implements reconcile.Owner. The mode stays where somebody uses the GPU, or has partitions.
+func (o ModeOwner) Remove(ctx context.Context, t reconcile.Thing) error {
+	gpu := inventory.GPUID{PCI: t.GPU, UUID: t.ID}
+	err := o.Mode.off(ctx, gpu)
+	if busy := new(InUseError); errors.As(err, &busy) {
+		return reconcile.ErrLater
+	}
+	if err != nil {
+		return err
+	}
+	entry, err := o.Mode.Ledger.Read(gpu)
+	if err == nil && entry.Mode {
+		return reconcile.ErrLater
+	}
+	return err
 }

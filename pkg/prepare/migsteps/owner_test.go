@@ -109,3 +109,65 @@ func TestUndoWithoutADriver(t *testing.T) {
 		t.Errorf("the ledger has %+v, %v", e, err)
 	}
 }
+
+// A mode that was switched on for claims goes off when no claim has a partition of the GPU, not
+// while somebody uses it, and not where somebody else has partitions there.
+func TestModeOwner(t *testing.T) {
+	r := newRig(t, "hgx-h100-8")
+	mode := r.mode()
+	mode.Patience = 0
+	o := migsteps.ModeOwner{Mode: mode}
+	things := func(want int) []reconcile.Thing {
+		t.Helper()
+		got, err := o.Things(t.Context())
+		if err != nil || len(got) != want {
+			t.Fatalf("%+v, %v, want %d", got, err, want)
+		}
+		return got
+	}
+	things(0)
+	r.gpu.MIG.Enabled = true
+	must(t, r.ledger.SetMode(r.id(), true))
+	place := ledger.Instance{Profile: 14, Start: 4, Size: 2}
+	must(t, r.ledger.Add(r.id(), place))
+	things(0)
+	must(t, r.ledger.Remove(r.id(), place))
+	thing := things(1)[0]
+	for name, c := range map[string]struct {
+		device journal.Device
+		want   bool
+	}{
+		"a partition":    {journal.Device{PCI: r.gpu.PCI, Kind: "mig"}, true},
+		"the whole":      {journal.Device{PCI: r.gpu.PCI, Kind: "gpu"}, false},
+		"admin access":   {journal.Device{PCI: r.gpu.PCI, Kind: "mig", AdminAccess: true}, false},
+		"of another GPU": {journal.Device{PCI: pci.Address{Bus: 77}, Kind: "mig"}, false},
+	} {
+		if got := o.Accounts(&journal.Record{Devices: []journal.Device{c.device}}, thing); got != c.want {
+			t.Errorf("%s accounts for the mode: %t", name, got)
+		}
+	}
+	later := func(why string) {
+		t.Helper()
+		if err := o.Remove(t.Context(), thing); !errors.Is(err, reconcile.ErrLater) || !r.gpu.MIG.Enabled {
+			t.Errorf("%s: %v, mode %t", why, err, r.gpu.MIG.Enabled)
+		}
+	}
+	r.fail["MIG"] = []error{inventory.ErrNoDriver}
+	later("without a driver")
+	r.gpu.MIG.Instances = []inventory.MIGInstance{{ID: 1, ProfileID: 19}}
+	later("a foreign partition")
+	r.gpu.MIG.Instances = nil
+	r.busy["SetMIGMode"] = 1
+	later("in use")
+	r.fail["MIG"] = []error{errors.New("no answer")}
+	if err := o.Remove(t.Context(), thing); err == nil || errors.Is(err, reconcile.ErrLater) {
+		t.Errorf("an error of the driver: %v", err)
+	}
+	for range 2 {
+		must(t, o.Remove(t.Context(), thing))
+	}
+	if r.gpu.MIG.Enabled || !r.ledger.Empty() {
+		t.Errorf("mode %t, ledger empty %t", r.gpu.MIG.Enabled, r.ledger.Empty())
+	}
+	things(0)
+}

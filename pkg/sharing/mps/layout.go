@@ -114,6 +114,14 @@ func (l Layout) Remove() (removed bool, err error) {
 // empty removes what is of this driver, the lock last: from then on it keeps nobody off, and what
 // somebody puts there stays. So does what NVIDIA's driver of the same name has there for its daemons.
 func (l Layout) empty() error {
+	mounted, err := filepath.Glob(string(DaemonDir(filepath.Join(l.Daemons(), "*")).Shm()))
+	if err != nil {
+		return err
+	}
+	for _, shm := range mounted {
+		// What a container's end left on the node. Where it cannot be undone, removing says so.
+		_ = unix.Unmount(shm, unix.MNT_DETACH)
+	}
 	for _, path := range []string{l.Socket(), l.Devices(), l.Daemons()} {
 		if err := os.RemoveAll(path); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,9 @@ type session struct {
 	over  bool          // the one failure of a Once plan has been
 	fails map[int]error // threads between the entry and the exit of a call that fails
 	known map[int]bool  // threads, true once they run traced
+	// held are threads that are stopped before their change, until then. They go on without it where
+	// the trace ends first.
+	held map[int]time.Time
 
 	mu  sync.Mutex // of out
 	out *json.Encoder
@@ -34,7 +38,7 @@ type session struct {
 // trace attaches and works until the process or the input ends.
 func trace(plan Plan, out io.Writer, in io.Reader) error {
 	runtime.LockOSThread()
-	s := &session{plan: plan, fails: map[int]error{}, known: map[int]bool{}, out: json.NewEncoder(out)}
+	s := &session{plan: plan, fails: map[int]error{}, known: map[int]bool{}, held: map[int]time.Time{}, out: json.NewEncoder(out)}
 	if err := s.attach(); err != nil {
 		return err
 	}
@@ -115,9 +119,20 @@ func ptrace(request, tid int, addr, data uintptr) error {
 
 // step waits for one stop of a thread, handles it and lets the thread go on.
 func (s *session) step() error {
+	options := unix.WALL
+	if len(s.held) > 0 {
+		options |= unix.WNOHANG
+		if err := s.release(); err != nil {
+			return err
+		}
+	}
 	var status unix.WaitStatus
-	tid, err := unix.Wait4(-1, &status, unix.WALL, nil)
+	tid, err := unix.Wait4(-1, &status, options, nil)
 	if errors.Is(err, unix.EINTR) {
+		return nil
+	}
+	if err == nil && tid == 0 { // all others run
+		time.Sleep(time.Millisecond)
 		return nil
 	}
 	if err != nil {
@@ -125,6 +140,7 @@ func (s *session) step() error {
 	}
 	if !status.Stopped() {
 		delete(s.known, tid)
+		delete(s.held, tid)
 		return nil
 	}
 	s.known[tid] = true
@@ -136,13 +152,27 @@ func (s *session) step() error {
 	default:
 		deliver = uintptr(stop)
 	}
-	if err == nil {
+	if _, held := s.held[tid]; err == nil && !held {
 		err = ptrace(unix.PTRACE_SYSCALL, tid, 0, deliver)
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return nil // it was killed meanwhile
 	}
 	return err
+}
+
+// release lets the threads go on that have waited long enough.
+func (s *session) release() error {
+	for tid, until := range s.held {
+		if time.Now().Before(until) {
+			continue
+		}
+		delete(s.held, tid)
+		if err := ptrace(unix.PTRACE_SYSCALL, tid, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
 }
 
 // callInfo is struct ptrace_syscall_info of linux/ptrace.h.
@@ -196,6 +226,10 @@ func (s *session) entry(tid int, info *callInfo) error {
 		return err
 	}
 	s.over = s.plan.Once
+	if s.plan.Delay > 0 {
+		s.held[tid] = time.Now().Add(s.plan.Delay)
+		return nil
+	}
 	if s.plan.Errno == 0 {
 		return unix.Kill(s.plan.PID, unix.SIGKILL)
 	}

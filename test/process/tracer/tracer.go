@@ -1,6 +1,6 @@
 // Package tracer stops a running process at the n-th change that it makes to files below given
-// directories: it kills it there, or lets that change and all after it fail. So a test can end a
-// program at every durable step without the program having a hook for it.
+// directories: it kills it there, lets that change and all after it fail, or lets them take long. So
+// a test can end a program at every durable step without the program having a hook for it.
 //
 // It is for tests on Linux that may trace (root, or the same user). It attaches to all threads
 // with ptrace, which only the attaching thread may use further and which would collide with
@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Plan says what to look at and what to do.
@@ -33,7 +34,11 @@ type Plan struct {
 	Errno syscall.Errno
 	// Fails are the kinds that fail; empty means all.
 	Fails []Kind
-	// Once lets only the first change from At on fail.
+	// Delay has each change from At on of the kinds in Fails wait that long and then be made: a slow
+	// disk. Only the thread that makes it waits, and at most until the trace ends. Errno is not used
+	// then.
+	Delay time.Duration
+	// Once lets only the first change from At on fail, or wait.
 	Once bool
 }
 
@@ -54,7 +59,7 @@ const (
 type Change struct {
 	Kind Kind
 	Path string
-	// Hit is set where the process was killed or the change made to fail.
+	// Hit is set where the process was killed, or the change made to fail or to wait.
 	Hit bool
 }
 
@@ -94,8 +99,12 @@ func Main() {
 type Tracer struct {
 	cmd    *exec.Cmd
 	stop   io.Closer
-	lines  *bufio.Scanner
 	errors strings.Builder
+	hit    chan struct{}
+	// read is closed when all that the trace says was read; changes and err are whole then.
+	read    chan struct{}
+	changes []Change
+	err     error
 }
 
 // Start begins to trace and returns when every thread is. The trace ends at the latest with the
@@ -109,7 +118,7 @@ func Start(ctx context.Context, plan Plan) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	t := &Tracer{cmd: exec.CommandContext(ctx, self)}
+	t := &Tracer{cmd: exec.CommandContext(ctx, self), hit: make(chan struct{}), read: make(chan struct{})}
 	// A binary with the race detector would wait a second before it exits.
 	t.cmd.Env = append(os.Environ(), variable+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	t.cmd.Stderr = &t.errors
@@ -124,27 +133,44 @@ func Start(ctx context.Context, plan Plan) (*Tracer, error) {
 	if err := t.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	t.stop, t.lines = in, bufio.NewScanner(out)
-	if !t.lines.Scan() || t.lines.Text() != ready {
+	t.stop = in
+	lines := bufio.NewScanner(out)
+	attached := lines.Scan() && lines.Text() == ready
+	go t.follow(lines)
+	if !attached {
 		_, err := t.Stop()
 		return nil, errors.Join(fmt.Errorf("trace process %d: not attached", plan.PID), err)
 	}
 	return t, nil
 }
 
+// follow reads what the trace says until it ends.
+func (t *Tracer) follow(lines *bufio.Scanner) {
+	defer close(t.read)
+	met := false
+	for lines.Scan() {
+		var c Change
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			t.err = fmt.Errorf("trace: line %q: %w", lines.Text(), err)
+			return
+		}
+		t.changes = append(t.changes, c)
+		if c.Hit && !met {
+			met = true
+			close(t.hit)
+		}
+	}
+}
+
+// Hit is closed once the first change is hit, which may be never.
+func (t *Tracer) Hit() <-chan struct{} { return t.hit }
+
 // Stop lets the process run on untraced, if it lives, and returns the changes in their order.
 func (t *Tracer) Stop() ([]Change, error) {
 	_ = t.stop.Close() // the tracer may have ended with its process
-	var changes []Change
-	for t.lines.Scan() {
-		var c Change
-		if err := json.Unmarshal(t.lines.Bytes(), &c); err != nil {
-			return nil, fmt.Errorf("trace: line %q: %w", t.lines.Text(), err)
-		}
-		changes = append(changes, c)
+	<-t.read
+	if err := t.cmd.Wait(); err != nil && t.err == nil {
+		return t.changes, fmt.Errorf("trace: %w: %s", err, t.errors.String())
 	}
-	if err := t.cmd.Wait(); err != nil {
-		return changes, fmt.Errorf("trace: %w: %s", err, t.errors.String())
-	}
-	return changes, nil
+	return t.changes, t.err
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -201,6 +202,40 @@ func TestFails(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(p.dir, "sub")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A change that waits is made in the end, by itself or when the trace ends.
+func TestDelays(t *testing.T) {
+	p := start(t)
+	began := time.Now()
+	answer, changes := p.run(tracer.Plan{At: 2, Delay: 50 * time.Millisecond, Fails: []tracer.Kind{tracer.Create, tracer.Sync}})
+	if took := time.Since(began); answer != "<nil>" || took < 100*time.Millisecond {
+		t.Errorf("%q after %s", answer, took)
+	}
+	if diff := cmp.Diff([]string{"mkdir sub", "create sub/new (hit)", "write sub/new", "sync sub/new (hit)", "rename sub/old"}, changes[:5]); diff != "" {
+		t.Error(diff)
+	}
+
+	trace, err := tracer.Start(t.Context(), tracer.Plan{PID: p.cmd.Process.Pid, Dirs: []string{p.dir}, At: 4, Delay: time.Hour, Once: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(p.in, "go"); err != nil {
+		t.Fatal(err)
+	}
+	<-trace.Hit()
+	for path, there := range map[string]bool{"sub/new": true, "sub/old": false} {
+		if _, err := os.Stat(filepath.Join(p.dir, path)); (err == nil) != there {
+			t.Errorf("while the change waits, of %s: %v", path, err)
+		}
+	}
+	seen, err := trace.Stop()
+	if err != nil || len(seen) != 4 || !seen[3].Hit {
+		t.Errorf("%v, %v", seen, err)
+	}
+	if answer := p.line(); answer != "<nil>" {
+		t.Errorf("then the program says %q", answer)
 	}
 }
 
