@@ -2,9 +2,14 @@ package process_test
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/gpu-dra/driver/test/gpusim"
+	"github.com/gpu-dra/driver/test/gpusim/nodefile"
 	"github.com/gpu-dra/driver/test/kubelet"
 	"github.com/gpu-dra/driver/test/process"
 )
@@ -91,4 +96,58 @@ func TestHealthAndReconcilerWithoutAPI(t *testing.T) {
 	}
 	must(t, b.API.Back())
 	undone(t, b, kept)
+}
+
+// Who changes the GPU driver asks the plugin to end, as driver managers do: nothing of the driver is
+// open then in any process, the claims of pods that run stay recorded, and the next plugin finds them with the new driver.
+func TestHandlesAreReleased(t *testing.T) {
+	t.Parallel()
+	node := gpusim.New(t, "t4-4")
+	b := process.NewOn(t, node)
+	p := b.Start()
+	p.WaitReady()
+	claim := b.Allocated("claim", []int{1})
+	prepare(t, b, claim, 1)
+	// This process simulates the driver, and is no user of it.
+	users := func() (pids []string) {
+		t.Helper()
+		maps, err := filepath.Glob("/proc/[0-9]*/maps")
+		must(t, err)
+		for _, path := range maps {
+			dir := filepath.Dir(path)
+			if filepath.Base(dir) == strconv.Itoa(os.Getpid()) {
+				continue
+			}
+			text, _ := os.ReadFile(path) // it may have ended
+			open := string(text)
+			files, _ := filepath.Glob(filepath.Join(dir, "fd", "*"))
+			for _, f := range files {
+				to, _ := os.Readlink(f)
+				open += to + "\n"
+			}
+			if strings.Contains(open, node.DriverRoot()+"/") {
+				pids = append(pids, filepath.Base(dir))
+			}
+		}
+		return pids
+	}
+	if pids := users(); !slices.Contains(pids, strconv.Itoa(p.PID())) {
+		t.Fatalf("the plugin is not among those that have the driver open: %v", pids)
+	}
+	p.Terminate()
+	if pids := users(); len(pids) > 0 {
+		t.Errorf("the driver is open in the processes %v", pids)
+	}
+	file, err := nodefile.Preset("t4-4")
+	must(t, err)
+	b.Node, err = gpusim.Create(t.Context(), node.Dir(), file, gpusim.WithFile(func(f *nodefile.File) { f.Driver.Version = "590.44.01" }))
+	must(t, err)
+	if !b.Record(claim.UID) {
+		t.Error("the claim has no record")
+	}
+	b.Start()
+	refused(t, b, b.Allocated("thief", []int{1}), "default/claim")
+	prepare(t, b, claim, 1)
+	unprepare(t, b, claim)
+	clean(t, b)
 }
