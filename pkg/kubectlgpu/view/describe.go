@@ -31,13 +31,13 @@ type Detail struct {
 func (Description) Kind() string { return "DeviceDescription" }
 
 // Describe finds the devices that a name means: a device's name, UUID or PCI address, or a node. Of
-// a node and of a GPU's UUID or address, only the partitions that somebody has are told.
+// a node and of a GPU, only the partitions that somebody has, or that are there in any case, are told.
 func Describe(s *state.State, name string) (Description, error) {
 	var d Description
 	for _, found := range s.Devices() {
 		exact := found.Name == name
-		part := found.Kind() == partition && len(found.Owners) == 0
-		near := slices.Contains([]string{found.Node, bus(found), found.Text("uuid"), found.Text("parentUUID")}, name)
+		part := found.Kind() == partition && len(found.Owners) == 0 && found.Text("uuid") == ""
+		near := name != "" && slices.Contains([]string{found.Node, bus(found), found.Text("uuid"), found.Text("parentUUID"), wholeName(found)}, name)
 		if exact || near && !part {
 			d.Items = append(d.Items, detail(found))
 		}

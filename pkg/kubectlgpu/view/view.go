@@ -6,6 +6,7 @@ package view
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/gpu-dra/driver/pkg/kubectlgpu/state"
 )
@@ -96,12 +97,22 @@ func (g *GPU) add(d state.Device) {
 	if shown.Type == partition {
 		g.Partitions = append(g.Partitions, shown)
 		g.UUID = cmp.Or(g.UUID, d.Text("parentUUID"))
-		g.Name = cmp.Or(g.Name, d.Text("parentUUID"), d.Name)
+		g.Name = cmp.Or(g.Name, wholeName(d), d.Text("parentUUID"), d.Name)
 		return
 	}
 	g.Name, g.Whole, g.Memory = d.Name, &shown, shown.Memory
 	g.UUID = cmp.Or(d.Text("uuid"), g.UUID)
 	g.Domain, g.DomainSize = d.Text("nvlinkDomain"), d.Text("nvlinkDomainSize")
+}
+
+// wholeName is what the GPU of a partition is called where it is offered whole; empty where the name of
+// the partition does not tell.
+func wholeName(d state.Device) string {
+	name, _, ok := strings.Cut(d.Name, "-mig-")
+	if !ok {
+		return ""
+	}
+	return name
 }
 
 func show(d state.Device) Device {
