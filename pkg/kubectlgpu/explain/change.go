@@ -60,10 +60,32 @@ type change struct {
 }
 
 // nearest finds the first change with which the claims fit: from what time heals to what asks for
-// something else. Empty when none does, or none was found in time.
-func (p *problem) nearest(ctx context.Context, c counted, searches *budget) string {
+// something else, and at last one that helps when everybody else has gone. Empty when none does, or
+// none was found in time.
+func (p *problem) nearest(ctx context.Context, c counted) string {
+	if words := p.helps(ctx, c); words != "" {
+		return words
+	}
+	owners := p.owners(c)
+	if len(owners) == 0 {
+		return ""
+	}
+	alone := p.without(owners...)
+	c, err := alone.count(ctx)
+	if err != nil {
+		return ""
+	}
+	words := alone.helps(ctx, c)
+	if words == "" {
+		return ""
+	}
+	return words + ", and wait until " + named(owners)
+}
+
+// helps is the first of the single changes with which the claims fit.
+func (p *problem) helps(ctx context.Context, c counted) string {
 	for _, try := range p.changes(c) {
-		if ctx.Err() != nil || searches.left <= 0 {
+		if ctx.Err() != nil || p.searches.left <= 0 {
 			return ""
 		}
 		if found, _, err := try.then.fits(ctx); err == nil && found.reason == "" {
@@ -71,6 +93,18 @@ func (p *problem) nearest(ctx context.Context, c counted, searches *budget) stri
 		}
 	}
 	return ""
+}
+
+// named says of claims that they end.
+func named(owners []state.Owner) string {
+	if len(owners) == 1 {
+		return "claim " + owners[0].String() + " ends"
+	}
+	var names []string
+	for _, owner := range owners {
+		names = append(names, owner.Namespace+"/"+owner.Claim)
+	}
+	return "claims " + distinct(names) + " end"
 }
 
 // changes are those that may help, from what time heals to what asks for something else.
@@ -97,14 +131,12 @@ func (p *problem) changes(c counted) []change {
 // waits are the changes that come by themselves: owners of devices end, one of them or all.
 func (p *problem) waits(c counted) []change {
 	var out []change
-	var names []string
 	owners := p.owners(c)
 	for _, owner := range owners {
-		out = append(out, change{"wait until claim " + owner.String() + " ends, or end it", p.without(owner)})
-		names = append(names, owner.Namespace+"/"+owner.Claim)
+		out = append(out, change{"wait until " + named([]state.Owner{owner}) + ", or end it", p.without(owner)})
 	}
 	if len(owners) > 1 {
-		out = append(out, change{"wait until claims " + distinct(names) + " end", p.without(owners...)})
+		out = append(out, change{"wait until " + named(owners), p.without(owners...)})
 	}
 	return out
 }

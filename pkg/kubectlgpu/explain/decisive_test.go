@@ -228,6 +228,15 @@ func TestChanges(t *testing.T) {
 		"another class": {
 			machine: "t4-4", request: Request(mig, 2), change: "ask for class gpu.nvidia.com instead of mig.nvidia.com in request gpus",
 		},
+		"a selector when others have gone": {
+			prepare: func(s *state.State, gpus []string) { Take(s, "a", gpus...) }, machine: "t4-4",
+			request: Request(whole, 1, memory("17Gi")),
+			change:  "loosen selector " + memory("17Gi") + " of request gpus, and wait until claim team-a/a → a ends; then it fits node node-0",
+		},
+		"fewer when others have gone": {
+			prepare: func(s *state.State, gpus []string) { Take(s, "a", gpus[:2]...); Take(s, "b", gpus[2:]...) }, machine: "t4-4",
+			request: Request(whole, 5), change: "ask for 4 instead of 5 in request gpus, and wait until claims team-a/a; team-a/b end",
+		},
 		"nothing helps": {
 			machine: "t4-4", constraint: byDomain, request: Request(mig, 9), change: "",
 		},
@@ -351,6 +360,18 @@ func TestFirstFit(t *testing.T) {
 	expect(t, x, explain.Fits, "can give", "")
 	if len(x.Nodes) != 2 || x.Nodes[1].Name != "node-1" {
 		t.Errorf("nodes %+v", x.Nodes)
+	}
+}
+
+// A warning that was given again and again is told once.
+func TestRepeatedEvents(t *testing.T) {
+	s := Machines(t, "t4-4", 1, false)
+	Pending(s, "p", "", Request(whole, 9))
+	for i, text := range []string{"no", "no", "never", "no", "hm", "well"} {
+		Add(t, s, fmt.Sprintf("apiVersion: v1\nkind: Event\nmetadata: {name: e%d, namespace: team-a}\ntype: Warning\nreason: R\nmessage: '%s'\nlastTimestamp: 2026-01-01T00:00:0%dZ\ninvolvedObject: {kind: Pod, namespace: team-a, name: p}\n", i, text, i))
+	}
+	if diff := cmp.Diff([]string{"R: well", "R: hm", "R: no"}, pod(t, s, "p").Events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
 

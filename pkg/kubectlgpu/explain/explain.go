@@ -195,7 +195,7 @@ func (e *Explainer) Claims(ctx context.Context, claims []*resourceapi.ResourceCl
 		out.Reason = "the scheduler can give it what it asks for; if it still waits, look at the scheduler's own events"
 		return out
 	}
-	out.sum(ctx, searches)
+	out.sum(ctx)
 	return out
 }
 
@@ -225,7 +225,7 @@ func (e *Explainer) node(ctx context.Context, searches *budget, name string, cla
 }
 
 // sum chooses the node that is nearest to a fit, and looks for a change there.
-func (x *Explanation) sum(ctx context.Context, searches *budget) {
+func (x *Explanation) sum(ctx context.Context) {
 	x.Verdict = DoesNotFit
 	if len(x.Nodes) == 0 {
 		x.Reason = "no node publishes devices; `kubectl gpu doctor` looks for the reason"
@@ -242,7 +242,7 @@ func (x *Explanation) sum(ctx context.Context, searches *budget) {
 	}
 	n := x.Nodes[best]
 	x.Reason = fmt.Sprintf("node %s: %s", n.Name, n.Reason)
-	if change := n.problem.nearest(ctx, n.counted, searches); change != "" {
+	if change := n.problem.nearest(ctx, n.counted); change != "" {
 		x.Change = fmt.Sprintf("%s; then it fits node %s", change, n.Name)
 	}
 }
@@ -297,8 +297,11 @@ func (e *Explainer) events(kind, namespace, name string) []string {
 	}
 	slices.SortStableFunc(found, func(a, b *corev1.Event) int { return when(b).Compare(when(a)) })
 	var out []string
-	for _, v := range found[:min(most, len(found))] {
-		out = append(out, v.Reason+": "+v.Message)
+	for _, v := range found {
+		// The same is often said again.
+		if text := v.Reason + ": " + v.Message; !slices.Contains(out, text) && len(out) < most {
+			out = append(out, text)
+		}
 	}
 	return out
 }
