@@ -48,7 +48,7 @@ func TestUnprepareWithoutADriver(t *testing.T) {
 // With the plugin and the pod of the MPS control daemons gone, and no API server, the command undoes a
 // claim of any kind, and nothing of the driver is left.
 func TestCleanupOfEveryKind(t *testing.T) {
-	ofEveryKind(t, func(m *matrix, claim kubelet.Claim) {
+	ofEveryKind(t, func(m *matrix, _ kubelet.Claim) {
 		m.plugin.Kill()
 		if m.pod != nil {
 			m.pod.End()

@@ -114,7 +114,7 @@ func (l Layout) Remove() (removed bool, err error) {
 // empty removes what is of this driver, the lock last: from then on it keeps nobody off, and what
 // somebody puts there stays. So does what NVIDIA's driver of the same name has there for its daemons.
 func (l Layout) empty() error {
-	mounted, err := filepath.Glob(string(DaemonDir(filepath.Join(l.Daemons(), "*")).Shm()))
+	mounted, err := filepath.Glob(DaemonDir(filepath.Join(l.Daemons(), "*")).Shm())
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (s *session) attach() error {
 			if _, ok := s.known[tid]; ok {
 				continue
 			}
-			err = ptrace(unix.PTRACE_SEIZE, tid, 0, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE)
+			err = ptrace(unix.PTRACE_SEIZE, tid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE)
 			if errors.Is(err, unix.ESRCH) {
 				continue
 			}
@@ -101,7 +101,7 @@ func (s *session) attach() error {
 			}
 			found = true
 			s.known[tid] = false
-			if err := ptrace(unix.PTRACE_INTERRUPT, tid, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := ptrace(unix.PTRACE_INTERRUPT, tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("interrupt thread %d: %w", tid, err)
 			}
 		}
@@ -109,8 +109,8 @@ func (s *session) attach() error {
 	return nil
 }
 
-func ptrace(request, tid int, addr, data uintptr) error {
-	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), addr, data, 0, 0)
+func ptrace(request, tid int, data uintptr) error {
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), 0, data, 0, 0)
 	if errno != 0 {
 		return errno
 	}
@@ -153,7 +153,7 @@ func (s *session) step() error {
 		deliver = uintptr(stop)
 	}
 	if _, held := s.held[tid]; err == nil && !held {
-		err = ptrace(unix.PTRACE_SYSCALL, tid, 0, deliver)
+		err = ptrace(unix.PTRACE_SYSCALL, tid, deliver)
 	}
 	if errors.Is(err, unix.ESRCH) {
 		return nil // it was killed meanwhile
@@ -168,7 +168,7 @@ func (s *session) release() error {
 			continue
 		}
 		delete(s.held, tid)
-		if err := ptrace(unix.PTRACE_SYSCALL, tid, 0, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := ptrace(unix.PTRACE_SYSCALL, tid, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}
