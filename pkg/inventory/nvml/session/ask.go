@@ -39,6 +39,10 @@ func (s *Session) Call(ctx context.Context, about, call string, f func(API) Retu
 	return Ask(s.About(ctx, about), call, func() (struct{}, Return) { return struct{}{}, f(s.API) }).Err
 }
 
+// HungAbout names a call about something whose name begins so, that was given up and has not returned;
+// nil when there is none.
+func (s *Session) HungAbout(prefix string) error { return s.watchdog.HungAbout(prefix) }
+
 // Asker asks NVML about one thing in one session. It lives no longer than the reading whose context
 // it has.
 type Asker struct {

@@ -22,8 +22,9 @@ const (
 	turn = 5 * time.Second
 	// soon is the turn while GPUs have to be registered yet.
 	soon = time.Second
-	// about names a new event set to the watchdog.
-	about = "an event set"
+	// about names a new event set to the watchdog, waitsAbout begins the names of those that are waited for.
+	about      = "an event set"
+	waitsAbout = "the event set "
 	// noInstance is NVML's "of no instance".
 	noInstance = 0xFFFFFFFF
 	// pause keeps a driver that fails at once from being asked without end.
@@ -57,6 +58,10 @@ func (r Reader) Watch(ctx context.Context, gpus []inventory.GPUID, listening fun
 		return err
 	}
 	defer giveBack()
+	if err := s.HungAbout(waitsAbout); err != nil {
+		// One more wait would hang as well, and each that hangs takes a thread.
+		return err
+	}
 	e := &ears{session: s, by: map[gonvml.Device]inventory.GPUID{}}
 	if err := e.open(ctx); err != nil {
 		return err
@@ -187,7 +192,7 @@ func (e *ears) wait(ctx context.Context, limit time.Duration) (*Event, error) {
 		ret  gonvml.Return
 	}
 	waited := make(chan outcome, 1)
-	err := e.session.Call(ctx, fmt.Sprintf("the event set %v", e.set), symWait, func(session.API) session.Return {
+	err := e.session.Call(ctx, fmt.Sprintf("%s%v", waitsAbout, e.set), symWait, func(session.API) session.Return {
 		return e.with(func(set gonvml.EventSet) session.Return {
 			data, ret := set.Wait(uint32(limit.Milliseconds()))
 			waited <- outcome{data, ret}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -124,17 +125,21 @@ func (w *Watchdog) end(a *attempt) {
 }
 
 // LeftBehind names a call that has not returned; nil when there is none.
-func (w *Watchdog) LeftBehind() error { return w.older(0) }
+func (w *Watchdog) LeftBehind() error { return w.older("", 0) }
 
 // Hung names a call that was given up and has not returned; nil when there is none.
-func (w *Watchdog) Hung() error { return w.older(w.limit) }
+func (w *Watchdog) Hung() error { return w.older("", w.limit) }
 
-// older names a call under way that is of that age at least.
-func (w *Watchdog) older(age time.Duration) error {
+// HungAbout is Hung of what has a name that begins so. It is for who gives each call a name of its own,
+// which does not keep the next one from being made, and hanging as well.
+func (w *Watchdog) HungAbout(prefix string) error { return w.older(prefix, w.limit) }
+
+// older names a call under way, about something whose name begins so, that is of that age at least.
+func (w *Watchdog) older(prefix string, age time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, about := range slices.Sorted(maps.Keys(w.running)) {
-		if a := w.running[about]; time.Since(a.started) >= age {
+		if a := w.running[about]; strings.HasPrefix(about, prefix) && time.Since(a.started) >= age {
 			return a.hung()
 		}
 	}

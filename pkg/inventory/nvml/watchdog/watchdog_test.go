@@ -151,6 +151,9 @@ func TestACallHangsFromItsLimitOn(t *testing.T) {
 		if err := w.Hung(); !errors.Is(err, inventory.ErrHung) {
 			t.Errorf("from its limit on: %v", err)
 		}
+		if a, b := w.HungAbout("a"), w.HungAbout("b"); !errors.Is(a, inventory.ErrHung) || b != nil {
+			t.Errorf("about a: %v, about b: %v", a, b)
+		}
 		time.Sleep(time.Minute)
 		if err := w.Hung(); err != nil {
 			t.Errorf("after it returned: %v", err)
