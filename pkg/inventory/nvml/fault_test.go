@@ -127,6 +127,8 @@ func TestEachCallThatFailsCostsItsFactAlone(t *testing.T) {
 	m := newMachine(t, "gb200-nvl72")
 	for call, fact := range calls() {
 		t.Run(call, func(t *testing.T) {
+			// What an earlier session knows is not asked again.
+			do(t, m.library.Close(t.Context()))
 			do(t, m.FailCall(gpusim.CallFault{Function: call, GPU: sick, Code: unknown, Count: gpusim.Forever}))
 			got := m.scan(t)
 			m.wantAll(t, got)

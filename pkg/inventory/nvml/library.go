@@ -79,7 +79,7 @@ func (l *Library) Read(ctx context.Context, onBus []pci.Address) (inventory.Read
 // readIn gives the reader of a session.
 func (l *Library) readIn(s *session.Session) *reader {
 	if l.reader == nil || l.reader.session != s {
-		l.reader = &reader{session: s, partitions: l.partitions, selection: l.selection, judged: map[pci.Address]selection.Verdict{}}
+		l.reader = &reader{session: s, partitions: l.partitions, selection: l.selection, judged: map[pci.Address]selection.Verdict{}, ends: ends{}}
 	}
 	return l.reader
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -15,8 +16,17 @@ import (
 	"github.com/gpu-dra/driver/pkg/pci"
 )
 
+// ends are what links end at, by board and number. A cable is not pulled while its link is up, and a
+// node can have hundreds of links, so this is asked again only for a link that was down.
+type ends map[port]inventory.LinkReading
+
+type port struct {
+	uuid   string
+	number int
+}
+
 // links reads the board's NVLink ports; ErrNotSupported for a board without.
-func links(a *session.Asker, d nvml.Device) inventory.Fact[[]inventory.LinkReading] {
+func (e ends) links(a *session.Asker, d nvml.Device, uuid string) inventory.Fact[[]inventory.LinkReading] {
 	count := linkCount(a, d)
 	known := count.Err == nil
 	if !known {
@@ -35,7 +45,7 @@ func links(a *session.Asker, d nvml.Device) inventory.Fact[[]inventory.LinkReadi
 		if !known && pastTheLast(active.Err) {
 			break
 		}
-		readings = append(readings, link(a, d, number, active))
+		readings = append(readings, e.link(a, d, port{uuid, number}, active))
 	}
 	if len(readings) == 0 {
 		return inventory.Unknown[[]inventory.LinkReading](inventory.ErrNotSupported)
@@ -62,11 +72,29 @@ func linkCount(a *session.Asker, d nvml.Device) inventory.Fact[int] {
 	})
 }
 
-func link(a *session.Asker, d nvml.Device, number int, active inventory.Fact[bool]) inventory.LinkReading {
-	r := inventory.LinkReading{Active: active}
+func (e ends) link(a *session.Asker, d nvml.Device, at port, active inventory.Fact[bool]) inventory.LinkReading {
 	if active.Err != nil || !active.Value {
-		return r
+		delete(e, at)
+		return inventory.LinkReading{Active: active}
 	}
+	r, known := e[at]
+	if !known {
+		r = end(a, d, at.number, active)
+		if at.uuid != "" && sure(r.Version.Err, r.Remote.Err, r.Peer.Err) {
+			e[at] = r
+		}
+	}
+	return r
+}
+
+// sure tells whether facts were read, or are such as the board does not have.
+func sure(errs ...error) bool {
+	return !slices.ContainsFunc(errs, func(err error) bool { return err != nil && !errors.Is(err, inventory.ErrNotSupported) })
+}
+
+// end reads what an active link ends at.
+func end(a *session.Asker, d nvml.Device, number int, active inventory.Fact[bool]) inventory.LinkReading {
+	r := inventory.LinkReading{Active: active}
 	r.Version = convert(session.Ask(a, symLinkVersion, func() (uint32, nvml.Return) { return d.GetNvLinkVersion(number) }), names.NVLinkGeneration)
 	r.Remote = convert(session.Ask(a, symLinkRemoteType, func() (nvml.IntNvLinkDeviceType, nvml.Return) {
 		return d.GetNvLinkRemoteDeviceType(number)

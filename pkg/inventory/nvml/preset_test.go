@@ -131,6 +131,7 @@ func TestLinkGenerationAndBandwidth(t *testing.T) {
 			m := newMachine(t, preset)
 			for raw, want := range versions {
 				do(t, setLinkVersion(m.Node, raw))
+				do(t, m.library.Close(t.Context()))
 				got := m.scan(t)
 				n := got.GPUs[0].NVLink
 				if (speed{n.Version, n.Links[0].BandwidthMBps}) != want {

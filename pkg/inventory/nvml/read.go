@@ -32,6 +32,8 @@ type reader struct {
 	selection  selection.Selection
 	// judged is what GPUs were found to be in this session.
 	judged map[pci.Address]selection.Verdict
+	// ends are what active links were found to end at in this session.
+	ends ends
 }
 
 // read reads everything.
@@ -153,7 +155,7 @@ func (r *reader) board(a *session.Asker, b inventory.Board, handle inventory.Fac
 	}
 	identity(a, d, &b)
 	state(a, d, &b)
-	b.Links = links(a, d)
+	b.Links = r.ends.links(a, d, b.UUID.Value)
 	b.Fabric = fabric(a, d)
 	r.partitions.read(a, d, driver, &b)
 	b.Err = a.End
