@@ -114,6 +114,12 @@ bench: packages ## Measure what docs/performance.md states
 	@$(OUT)/run-bench $(ARGS)
 	@{ echo; echo 'Next: hold the tables against docs/performance.md'; } >&2
 
+.PHONY: monitoring
+monitoring: packages ## A real Prometheus on the plugin's process: rules, alerts, every query of the dashboard
+	@$(STEP) 'build Prometheus (minutes the first time)' $(GO) -C test/chart/prometheus build -trimpath -o $(OUT)/prometheus github.com/prometheus/prometheus/cmd/prometheus
+	@PROMETHEUS=$(OUT)/prometheus $(STEP) 'scrape the plugin' $(GO) test -tags prometheus -count=1 -ldflags '$(LINK)' -run TestWithPrometheus ./test/process
+	@echo; echo 'All passed. Next: make test'
+
 .PHONY: matrix
 matrix: packages ## Every row of the crash matrix and of the matrix of steps that fail
 	@CRASH_MATRIX=all $(STEP) 'every row' $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestStepsThatFail' ./test/process
