@@ -84,7 +84,7 @@ func TestLiveCluster(t *testing.T) {
 	asks(t, config, "tree", "└── gpu-0000-df-00-0  NVIDIA H100 80GB HBM3  79.65Gi  free")
 	asks(t, config, "describe node-1", "Name:        gpu-0000-1b-00-0")
 	asks(t, config, "explain claim nine -n team-a --search 10m", "does not fit", "ask for 8 instead of 9")
-	asks(t, config, "plan -f "+nine, "does not fit", "free GPUs")
+	asks(t, config, "plan --search 10m -f "+nine, "does not fit", "free GPUs")
 	asks(t, config, "doctor -o wide", "selects 8 devices", "feature gates (/metrics of the API server) could not be read")
 	dir := filepath.Join(t.TempDir(), "bundle")
 	asks(t, config, "gather "+dir, "resourceslices.yaml")
@@ -113,8 +113,8 @@ func TestEmptyCluster(t *testing.T) {
 	old := save(t, "old.yaml", legacy)
 	asks(t, config, "get", "No GPUs are published.", "0 GPUs on 0 nodes")
 	asks(t, config, "tree", "No GPUs are published.")
-	asks(t, config, "plan -f "+save(t, "nine.yaml", claim), "does not fit", "no node publishes devices")
-	asks(t, config, "plan -f "+old, "which no DeviceClass carries as extendedResourceName")
+	asks(t, config, "plan --search 10m -f "+save(t, "nine.yaml", claim), "does not fit", "no node publishes devices")
+	asks(t, config, "plan --search 10m -f "+old, "which no DeviceClass carries as extendedResourceName")
 	asks(t, config, "doctor", "no pod of the driver and no ResourceSlice", "install the chart")
 	fails(t, config, "describe gpu-1", `no device, GPU or node is called "gpu-1"`)
 	fails(t, config, "explain pod web", "Pod web was not found in namespace default")
@@ -211,7 +211,7 @@ func TestFieldsOfJSON(t *testing.T) {
 			".nodes[].requests[].class", ".nodes[].requests[].want", ".nodes[].requests[].devices", ".nodes[].requests[].reason", ".nodes[].requests[].steps[].kind",
 			".nodes[].requests[].steps[].detail", ".nodes[].requests[].steps[].removed", ".nodes[].requests[].steps[].left", ".nodes[].requests[].steps[].decisive",
 		}},
-		"plan --preset hgx-h100-8 -f " + one: {"Plan", []string{
+		"plan --search 10m --preset hgx-h100-8 -f " + one: {"Plan", []string{
 			".items[].subject", ".items[].verdict", ".items[].node", ".items[].choices[].claim", ".items[].choices[].request", ".items[].choices[].device",
 			".items[].choices[].product", ".items[].choices[].nvlinkDomain", ".items[].linkCost", ".items[].leastLinkCost", ".before.free", ".after.free",
 		}},

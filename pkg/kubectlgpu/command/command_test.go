@@ -126,9 +126,9 @@ func TestQuestions(t *testing.T) {
 	nine, old := save(t, "nine.yaml", claim), save(t, "old.yaml", legacy)
 	prints(t, "explain claim nine -n team-a --search 10m --from "+slices+","+nine, "claim team-a/nine: does not fit", "Change:", "ask for 8 instead of 9")
 	prints(t, "explain claims nine -n team-a -o jsonpath={.verdict} --from "+slices+" --from "+nine, "does not fit")
-	prints(t, "plan --preset hgx-h100-8 -f "+nine, "ResourceClaim nine: does not fit", "free GPUs")
+	prints(t, "plan --search 10m --preset hgx-h100-8 -f "+nine, "ResourceClaim nine: does not fit", "free GPUs")
 	converted := prints(t, "convert -f "+old, "kind: ResourceClaimTemplate", "deviceClassName: gpu.nvidia.com")
-	prints(t, "plan --preset hgx-h100-8 --copies 5 -f "+save(t, "new.yaml", converted), "Pod p (4 of 5): fits node node-0", "Pod p (5 of 5): does not fit", "link cost 1")
+	prints(t, "plan --search 10m --preset hgx-h100-8 --copies 5 -f "+save(t, "new.yaml", converted), "Pod p (4 of 5): fits node node-0", "Pod p (5 of 5): does not fit", "link cost 1")
 	prints(t, "advise --weights-gb 14 --tenants 5 --gpu H100-80", "2g.20gb", "3 + 2", "14.63")
 	prints(t, "audit -f "+old, "2 GPUs may come from different NVLink domains")
 	refuses(t, "audit --fail-on warning -f "+old, "there are findings")
@@ -149,12 +149,12 @@ func TestWrongQuestions(t *testing.T) {
 	refuses(t, "explain node x --preset t4-4", "neither pod nor claim", "explain pod|claim NAME")
 	refuses(t, "explain pod x --preset t4-4", "Pod x was not found in namespace default")
 	refuses(t, "explain claim x -n y --preset t4-4", "ResourceClaim x was not found in namespace y")
-	for _, command := range []string{"plan --preset t4-4", "convert", "audit"} {
+	for _, command := range []string{"plan --search 10m --preset t4-4", "convert", "audit"} {
 		refuses(t, command, "Name a file with --filename (-f), or - for the standard input")
 	}
-	refuses(t, "plan --preset t4-4 -f /nowhere", "/nowhere")
-	refuses(t, "plan --preset t4-4 --copies 0 -f "+old, "--copies 0")
-	refuses(t, "plan --preset t4-4 -f -", "nothing to plan")
+	refuses(t, "plan --search 10m --preset t4-4 -f /nowhere", "/nowhere")
+	refuses(t, "plan --search 10m --preset t4-4 --copies 0 -f "+old, "--copies 0")
+	refuses(t, "plan --search 10m --preset t4-4 -f -", "nothing to plan")
 	refuses(t, "convert -f "+save(t, "bad.yaml", "a: [b"), "document")
 	refuses(t, "convert -f /nowhere", "/nowhere")
 	refuses(t, "advise", "weights-gb")
