@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,6 +85,26 @@ func (s *scene) listed(pod string) []string {
 	return strings.Split(strings.TrimSpace(out), "\n")
 }
 
+// comparesLayouts runs the commands of the documentation in the plugin's container of a node that is
+// laid out as "mixed".
+func (s *scene) comparesLayouts(node int) {
+	s.Helper()
+	run := func(line ...string) string {
+		out, err := s.kubectl(s.Context(), append([]string{"--namespace", rig.Namespace, "exec", s.plugin(node).Name, "--", "gpu-kubelet-plugin", "mig-layout"}, line...)...)
+		return fmt.Sprintf("%s%v", out, err)
+	}
+	if out := run("assert", "--mig-layout", "mixed"); out != "8 GPUs are as MIG layout \"mixed\" says\n<nil>" {
+		s.Errorf("assert of what is there: %s", out)
+	}
+	if out := run("assert", "--mig-layout", "all-1g"); strings.Count(out, "want 7 x 1g.10gb, have 2 x 1g.10gb, 1 x 4g.40gb\n") != 8 || !strings.Contains(out, `8 GPUs are not as MIG layout "all-1g" says`) {
+		s.Errorf("assert of another: %s", out)
+	}
+	const want = "mig-configs:\n  mine:\n  - devices: all\n    mig-devices:\n      1g.10gb: 2\n      4g.40gb: 1\n    mig-enabled: true\nversion: v1\n<nil>"
+	if diff := cmp.Diff(want, run("export", "--name", "mine")); diff != "" {
+		s.Errorf("export (-want +got):\n%s", diff)
+	}
+}
+
 // declaredLayouts lays a node's GPUs out by its label: fixed partitions, another layout when the
 // GPUs in use are free, and the GPUs as they were when the label goes.
 func declaredLayouts(s *scene) {
@@ -108,6 +129,7 @@ func declaredLayouts(s *scene) {
 	s.same("what the pair sees", before, s.listed("pair"))
 	s.remove("pair")
 	s.laidOut(hopper, "success", gpus*inMixed, 0)
+	s.comparesLayouts(hopper)
 	given := s.cut("mixed", hopper, true, ask("large", partClass, 1, is("profile", "4g.40gb")), ask("small", partClass, 2, is("profile", "1g.10gb")))
 	s.same("profiles", []string{"4g.40gb", "1g.10gb", "1g.10gb"}, profiles(given))
 	s.remove("mixed")

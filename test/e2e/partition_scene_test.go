@@ -133,6 +133,11 @@ func memoryOf(least string) string {
 	return fmt.Sprintf(`device.capacity["gpu.nvidia.com"].?memory.orValue(quantity("0")).compareTo(quantity(%q)) >= 0`, least)
 }
 
+// computeOf selects by the least number of multiprocessors.
+func computeOf(least string) string {
+	return fmt.Sprintf(`device.capacity["gpu.nvidia.com"].?multiprocessors.orValue(quantity("0")).compareTo(quantity(%q)) >= 0`, least)
+}
+
 // claimPod makes a pod with a claim of those requests, all of one GPU if that is said. Each
 // request has a container of its own, named after it, and the container "main" has them all.
 func claimPod(name string, node int, oneGPU bool, requests ...resourceapi.DeviceRequest) rig.Objects {

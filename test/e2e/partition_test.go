@@ -3,13 +3,18 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpu-dra/driver/test/e2e/rig"
+	"github.com/gpu-dra/driver/test/gpusim"
 )
 
 // TestPartitions cuts GPUs on demand, on machines of four kinds. The cases run side by side: on
@@ -105,10 +110,30 @@ func partElseWhole(s *scene) {
 	}
 }
 
+// fillAndMix does on a GPU of any board what the first cases do on an H100: the smallest partitions
+// fill it, one more waits until there is room, and containers of a pod have a large one and two
+// small ones of it apart.
+func (s *scene) fillAndMix(node, number int, small string, most int64, large string) {
+	s.Helper()
+	uuid := s.gpu(node, number)
+	of, smallest := is("parentUUID", uuid), is("profile", small)
+	s.same("parents of those that fill a GPU", []string{uuid}, parents(s.cut("full", node, true, ask("a", partClass, most, smallest, of))))
+	s.create(claimPod("one-more", node, false, ask("a", partClass, 1, smallest, of)))
+	s.unallocatable("one-more")
+	s.remove("full")
+	s.seesParts(s.running("one-more")[0])
+	s.remove("one-more")
+	mixed := s.cut("mixed", node, true, ask("large", partClass, 1, is("profile", large), of), ask("small", partClass, 1, smallest), ask("tiny", partClass, 1, smallest))
+	s.same("profiles of the mix", []string{large, small, small}, profiles(mixed))
+	s.same("parent of the mix", []string{uuid}, parents(mixed))
+	s.remove("mixed")
+}
+
 // ampereNode has GPUs in MIG mode, which are given in parts only, and others, which are given
 // whole only. A partition that somebody else made is given as it is and stays.
 func ampereNode(s *scene) {
 	s.leaves(ampere, foreign, true, "3g.40gb:4")
+	s.fillAndMix(ampere, empty, "1g.10gb", 7, "4g.40gb")
 	pair := s.cut("pair", ampere, true, ask("a", partClass, 2, is("profile", "2g.20gb")))
 	s.same("parent", []string{s.gpu(ampere, empty)}, parents(pair))
 	static := s.cut("static", ampere, false, ask("a", partClass, 1, is("uuid", s.part(s.getPod("pair"), rig.GPU{
@@ -126,25 +151,32 @@ func ampereNode(s *scene) {
 	s.leaves(ampere, whole, false)
 }
 
-// blackwellNode has GPUs with twelve memory slices, and its plugin is killed while pods run: they
-// run on, no slice is written, and the new process ends what the old one began.
+// blackwellNode has GPUs with twelve memory slices, and its plugin is killed while pods run and a
+// partition is made: the pods run on, no slice is written, and the new process ends what the old one
+// began.
 func blackwellNode(s *scene) {
+	s.fillAndMix(blackwell, 5, "1g.24gb", 4, "2g.48gb")
 	four := s.cut("four", blackwell, true, ask("a", partClass, 4, is("profile", "1g.24gb")))
 	s.same("parents", []string{s.gpu(blackwell, 0)}, parents(four))
+	half := s.cut("half", blackwell, false, ask("a", partClass, 1, computeOf("60")))
+	s.same("at least 60 multiprocessors", []string{"2g.48gb"}, profiles(half))
 	roomy := s.cut("roomy", blackwell, false, ask("a", partClass, 1, memoryOf("40Gi")))
 	if least := resource.MustParse("40Gi"); roomy[0].Memory.Cmp(least) < 0 || roomy[0].Profile == "4g.96gb" {
 		s.Errorf("at least 40 GiB: %s with %s", roomy[0].Profile, roomy[0].Memory.String())
 	}
 	before := s.slicesOf(blackwell)
 	pod := s.getPod("four")
+	s.beginToCut("middle", blackwell, 6, "2g.48gb")
 	s.killPlugin(blackwell)
+	s.touch("middle")
 	if after := s.getPod("four"); containerID(after) != containerID(pod) {
 		s.Error("the pod was started again")
 	}
 	s.seesParts(pod)
 	s.cut("later", blackwell, false, ask("a", partClass, 1, is("profile", "2g.48gb")))
-	s.ended(blackwell, "four", "roomy", "later")
-	for i := range 3 {
+	s.same("the one that was begun", []string{"2g.48gb"}, profiles(s.seesParts(s.runningWithin(retry, "middle")[0])))
+	s.ended(blackwell, "four", "half", "roomy", "later", "middle")
+	for _, i := range []int{0, 1, 2, 5, 6} {
 		s.leaves(blackwell, i, false)
 	}
 	if diff := cmp.Diff(before, s.slicesOf(blackwell)); diff != "" {
@@ -152,9 +184,44 @@ func blackwellNode(s *scene) {
 	}
 }
 
+// beginToCut makes a pod for a partition of a GPU and waits until the driver is about to make it,
+// which it never does. What keeps it from that ends with the plugin's process.
+func (s *scene) beginToCut(name string, node, number int, profile string) {
+	s.Helper()
+	machine, err := s.Machine(s.Context(), node)
+	s.must(err)
+	s.must(machine.FailCall(gpusim.CallFault{Function: "nvmlDeviceCreateGpuInstanceWithPlacement", GPU: number, Hang: true}))
+	s.create(claimPod(name, node, false, ask("a", partClass, 1, is("profile", profile), is("parentUUID", s.gpu(node, number)))))
+	s.must(rig.Wait(s.Context(), podLimit, "the driver is asked for a partition", func(context.Context) (string, error) {
+		state, err := machine.State()
+		if err != nil {
+			return "", err
+		}
+		for _, f := range state.Faults {
+			if f.Armed != 0 && f.Remaining != 0 {
+				return "nobody has asked", nil
+			}
+		}
+		return "", nil
+	}))
+}
+
+// retry is longer than a kubelet waits after a prepare that failed.
+const retry = 3 * time.Minute
+
+// touch changes a pod, which has its kubelet look at it at once, where it would wait for a minute or
+// more after a prepare that failed.
+func (s *scene) touch(name string) {
+	s.Helper()
+	patch := []byte(`{"metadata":{"annotations":{"touched":"yes"}}}`)
+	_, err := s.client.CoreV1().Pods(s.namespace).Patch(s.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{})
+	s.must(err)
+}
+
 // smallNode has boards with four memory slices whose mode is on. A claim that says nothing but
 // the class gets the smallest partition.
 func smallNode(s *scene) {
+	s.fillAndMix(small, 3, "1g.6gb", 4, "2g.12gb")
 	for i := range 2 {
 		name := fmt.Sprintf("any-%d", i)
 		s.same(name, []string{"1g.6gb"}, profiles(s.cut(name, small, false, ask("a", partClass, 1))))

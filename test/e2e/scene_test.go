@@ -272,9 +272,15 @@ func (s *scene) getPod(name string) *corev1.Pod {
 // running waits until all containers of the pods run.
 func (s *scene) running(names ...string) []*corev1.Pod {
 	s.Helper()
+	return s.runningWithin(podLimit, names...)
+}
+
+// runningWithin is running for pods that take longer.
+func (s *scene) runningWithin(limit time.Duration, names ...string) []*corev1.Pod {
+	s.Helper()
 	var pods []*corev1.Pod
 	for _, name := range names {
-		s.must(rig.Wait(s.Context(), podLimit, "pod "+name+" runs", func(ctx context.Context) (string, error) {
+		s.must(rig.Wait(s.Context(), limit, "pod "+name+" runs", func(ctx context.Context) (string, error) {
 			pod, err := s.client.CoreV1().Pods(s.namespace).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
 				return "", err
