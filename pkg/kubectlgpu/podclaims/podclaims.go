@@ -80,7 +80,7 @@ func (f finder) claimOf(pod *corev1.Pod, of *corev1.PodResourceClaim) (*resource
 // where there are none, or where a device plugin serves them.
 func (f finder) extended(pod *corev1.Pod) (*resourceapi.ResourceClaim, error) {
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-extended-resources"}}
-	containers, first := inOrder(pod)
+	containers := containersOf(pod)
 	for _, name := range resources(containers) {
 		class := f.classFor(string(name))
 		if class == "" {
@@ -89,35 +89,30 @@ func (f finder) extended(pod *corev1.Pod) (*resourceapi.ResourceClaim, error) {
 			}
 			continue
 		}
-		var held int64
-		for i, c := range containers {
-			amount := c.asks(name)
-			if i >= first {
-				// A container that ends before the others start uses what those will have.
-				amount -= held
-			}
-			if amount < 1 {
+		for i, count := range counts(containers, name) {
+			if count < 1 {
 				continue
 			}
-			held += amount
 			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
-				Name: fmt.Sprintf("container-%d-request-%d", c.index, slices.Index(c.names(), name)),
+				Name: fmt.Sprintf("container-%d-request-%d", i, slices.Index(containers[i].names(), name)),
 				Exactly: &resourceapi.ExactDeviceRequest{
-					DeviceClassName: class, Count: amount, AllocationMode: resourceapi.DeviceAllocationModeExactCount,
+					DeviceClassName: class, Count: count, AllocationMode: resourceapi.DeviceAllocationModeExactCount,
 				},
 			})
 		}
 	}
+	slices.SortFunc(claim.Spec.Devices.Requests, func(a, b resourceapi.DeviceRequest) int { return strings.Compare(a.Name, b.Name) })
 	if len(claim.Spec.Devices.Requests) == 0 {
 		return nil, nil
 	}
 	return claim, nil
 }
 
-// container is one of a pod, and its place among those that begin before the others and the others.
+// container is one of a pod.
 type container struct {
 	corev1.Container
-	index int
+	// brief tells that it ends before those that come after it start.
+	brief bool
 }
 
 // asks is how much it asks for of an extended resource, of which requests and limits are equal.
@@ -133,26 +128,47 @@ func (c container) names() []corev1.ResourceName {
 	return slices.Compact(all)
 }
 
-// inOrder are the containers in the order in which the scheduler serves them: those that stay first,
-// then those that end before the others start.
-func inOrder(pod *corev1.Pod) (all []container, first int) {
-	var brief []container
+// containersOf are the containers in the order in which the scheduler numbers them.
+func containersOf(pod *corev1.Pod) (all []container) {
 	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		stays := i >= len(pod.Spec.InitContainers) || ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways
-		if stays {
-			all = append(all, container{c, i})
-		} else {
-			brief = append(brief, container{c, i})
+		brief := i < len(pod.Spec.InitContainers) && ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
+		all = append(all, container{c, brief})
+	}
+	return all
+}
+
+// counts are the devices of a resource that each container gets of its own. Those that stay get what they
+// ask for. Those that end before others start use what the later ones will have; sidecars that run already
+// keep theirs. What is missing to the one that misses most is all that is asked for besides.
+func counts(containers []container, name corev1.ResourceName) []int64 {
+	out := make([]int64, len(containers))
+	// later is what those behind have that stay.
+	later, most, at := int64(0), int64(0), -1
+	for i, c := range slices.Backward(containers) {
+		switch missing := c.asks(name) - later; {
+		case !c.brief:
+			out[i] = max(0, c.asks(name))
+			later += out[i]
+		// Of equals the scheduler takes the first.
+		case missing > 0 && missing >= most:
+			most, at = missing, i
 		}
 	}
-	return append(all, brief...), len(all)
+	if at >= 0 {
+		out[at] = most
+	}
+	return out
 }
 
 // resources are all that containers ask for, sorted.
 func resources(containers []container) []corev1.ResourceName {
 	var all []corev1.ResourceName
 	for _, c := range containers {
-		all = append(all, slices.Collect(maps.Keys(c.Resources.Limits))...)
+		for name := range c.Resources.Limits {
+			if c.asks(name) > 0 {
+				all = append(all, name)
+			}
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -161,7 +177,7 @@ func resources(containers []container) []corev1.ResourceName {
 // asker is the first container that asks for a resource.
 func asker(containers []container, name corev1.ResourceName) string {
 	for _, c := range containers {
-		if _, ok := c.Resources.Limits[name]; ok {
+		if c.asks(name) > 0 {
 			return c.Name
 		}
 	}

@@ -94,7 +94,7 @@ func TestClaims(t *testing.T) {
 		},
 		"an init container with more": {
 			`{initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 3}}}], containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}`, "{}",
-			map[string]string{made: "container-1-request-0: 2 gpu.nvidia.com, container-0-request-0: 1 gpu.nvidia.com"},
+			map[string]string{made: "container-0-request-0: 1 gpu.nvidia.com, container-1-request-0: 2 gpu.nvidia.com"},
 		},
 		"an init container alone": {
 			`{initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 1}}}], containers: [{name: c}]}`, "{}", map[string]string{made: "container-0-request-0: 1 gpu.nvidia.com"},
@@ -103,7 +103,24 @@ func TestClaims(t *testing.T) {
 			`{initContainers: [{name: i, restartPolicy: Always, resources: {limits: {nvidia.com/gpu: 1}}}], containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]}`, "{}",
 			map[string]string{made: "container-0-request-0: 1 gpu.nvidia.com, container-1-request-0: 2 gpu.nvidia.com"},
 		},
-		"a device plugin's": {`{containers: [{name: c, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]}`, "{}", nil},
+		"two init containers, of which the second has more": {
+			`{initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 2}}}, {name: j, resources: {limits: {nvidia.com/gpu: 4}}}], containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}`, "{}",
+			map[string]string{made: "container-1-request-0: 3 gpu.nvidia.com, container-2-request-0: 1 gpu.nvidia.com"},
+		},
+		"two init containers with as much": {
+			`{initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 2}}}, {name: j, resources: {limits: {nvidia.com/gpu: 2}}}], containers: [{name: c}]}`, "{}",
+			map[string]string{made: "container-0-request-0: 2 gpu.nvidia.com"},
+		},
+		"an init container beside a sidecar that runs": {
+			`{initContainers: [{name: s, restartPolicy: Always, resources: {limits: {nvidia.com/gpu: 1}}}, {name: i, resources: {limits: {nvidia.com/gpu: 1}}}], containers: [{name: c}]}`, "{}",
+			map[string]string{made: "container-0-request-0: 1 gpu.nvidia.com, container-1-request-0: 1 gpu.nvidia.com"},
+		},
+		"an init container before a sidecar": {
+			`{initContainers: [{name: i, resources: {limits: {nvidia.com/gpu: 1}}}, {name: s, restartPolicy: Always, resources: {limits: {nvidia.com/gpu: 1}}}], containers: [{name: c}]}`, "{}",
+			map[string]string{made: "container-1-request-0: 1 gpu.nvidia.com"},
+		},
+		"nothing of nobody's resource": {`{containers: [{name: c, resources: {limits: {nvidia.com/mig-9g.90gb: 0}}}]}`, "{}", nil},
+		"a device plugin's":            {`{containers: [{name: c, resources: {limits: {nvidia.com/mig-1g.10gb: 1}}}]}`, "{}", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := claims(t, tc.spec, tc.status)
