@@ -359,6 +359,7 @@ func TestMPSEndsWithItsServer(t *testing.T) {
 		t.Errorf("quit that waits for nobody: exit %d, %q", exit, out)
 	}
 	held.want("code=806")
+	s.gone()
 	stopped := s.foreground()
 	s.waitReady()
 	do(t, stopped.Process.Signal(syscall.SIGTERM))
@@ -446,6 +447,16 @@ func TestMPSOnMIG(t *testing.T) {
 	whole.want("CUDA_ERROR_NO_DEVICE")
 }
 
+// gone waits until a daemon that was seen to end has let go of its lock: the end of a connection is
+// seen before that.
+func (s *service) gone() {
+	s.t.Helper()
+	lock, err := os.OpenFile(filepath.Join(s.dir, "pipe", "control_lock"), os.O_RDWR, 0)
+	do(s.t, err)
+	do(s.t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	do(s.t, lock.Close())
+}
+
 func TestMPSFaults(t *testing.T) {
 	t.Parallel()
 	node := gpusim.New(t, "t4-4")
@@ -481,6 +492,7 @@ func TestMPSFaults(t *testing.T) {
 	if out, _ := s.tell("ps", "ps"); !strings.HasSuffix(out, "Lost the MPS control daemon process\n") {
 		t.Errorf("a daemon that dies: %q", out)
 	}
+	s.gone()
 	do(t, node.FailCall(gpusim.CallFault{Function: "nvidia-cuda-mps-control", GPU: gpusim.AnyGPU, Code: 999}))
 	if err := s.foreground().Wait(); err == nil {
 		t.Error("a daemon that fails to start ends well")
