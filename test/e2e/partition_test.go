@@ -26,7 +26,7 @@ func TestPartitions(t *testing.T) {
 		for name, test := range map[string]func(*scene){
 			"seven and the eighth": sevenAndTheEighth, "one parent": oneParent, "beside a whole GPU": besideWhole,
 			"containers apart": containersApart, "a whole GPU where no partition fits": partElseWhole,
-			"Ampere": ampereNode, "Blackwell and a restart": blackwellNode, "A30": smallNode,
+			"Ampere": ampereNode, "Blackwell, a restart and reboots": blackwellNode, "A30": smallNode,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -153,7 +153,7 @@ func ampereNode(s *scene) {
 
 // blackwellNode has GPUs with twelve memory slices, and its plugin is killed while pods run and a
 // partition is made: the pods run on, no slice is written, and the new process ends what the old one
-// began.
+// began. Then the node is rebooted.
 func blackwellNode(s *scene) {
 	s.fillAndMix(blackwell, 5, "1g.24gb", 4, "2g.48gb")
 	four := s.cut("four", blackwell, true, ask("a", partClass, 4, is("profile", "1g.24gb")))
@@ -182,6 +182,7 @@ func blackwellNode(s *scene) {
 	if diff := cmp.Diff(before, s.slicesOf(blackwell)); diff != "" {
 		s.Errorf("the slices were written (-before +after):\n%s", diff)
 	}
+	reboots(s)
 }
 
 // beginToCut makes a pod for a partition of a GPU and waits until the driver is about to make it,

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,10 +21,6 @@ import (
 	"github.com/gpu-dra/driver/test/e2e/rig"
 	"github.com/gpu-dra/driver/test/gpusim"
 )
-
-// retryLimit bounds what waits for the kubelet to repeat a failed prepare, which it does after 60
-// to 90 seconds.
-const retryLimit = 5 * time.Minute
 
 // byMPSWith is a configuration with so many per cent of the threads and so much memory.
 func byMPSWith(threads int, memory string) string {
@@ -139,23 +134,6 @@ func neverReady(s *scene) {
 	s.says("late", "uuid="+uuid, "thread_percentage=25.0", "pinned_limit=1024")
 }
 
-// runAgain waits until the containers of pods were started again, and run.
-func (s *scene) runAgain(limit time.Duration, pods ...*corev1.Pod) {
-	s.Helper()
-	for _, before := range pods {
-		s.must(rig.Wait(s.Context(), limit, "pod "+before.Name+" was started again", func(ctx context.Context) (string, error) {
-			pod, err := s.client.CoreV1().Pods(s.namespace).Get(ctx, before.Name, metav1.GetOptions{})
-			if err != nil {
-				return "", err
-			}
-			if status := pod.Status.ContainerStatuses; len(status) == 0 || !status[0].Ready || containerID(pod) == "" || len(before.Status.ContainerStatuses) > 0 && containerID(pod) == containerID(before) {
-				return fmt.Sprintf("%s: %+v", pod.Status.Phase, status), nil
-			}
-			return "", nil
-		}))
-	}
-}
-
 const (
 	// sharers is in how many parts each of two GPUs of a node is given out, enforced by MPS.
 	sharers = 2
@@ -251,7 +229,7 @@ func spills(s *scene) {
 	}
 	limited()
 	before := s.running(names...)
-	s.reboot(mixed)
+	s.reboot(mixed, rebooted)
 	s.runAgain(retryLimit, before...)
 	limited()
 	for _, number := range []int{0, 1} {
@@ -263,36 +241,4 @@ func spills(s *scene) {
 	for _, number := range []int{0, 1} {
 		s.shares(mixed, number, gpusim.Sharing{})
 	}
-}
-
-// reboot does to a node what a reboot does: all processes of pods end, what lies in memory is
-// gone, and the machine forgets settings and has another boot id. What is on disk stays.
-func (s *scene) reboot(node int) {
-	s.Helper()
-	ctx := s.Context()
-	s.must(s.ClusterCommand(ctx, "stop", fmt.Sprintf("kubelet-%d", node), "KILL"))
-	s.must(rig.Wait(ctx, podLimit, "no container runs", func(ctx context.Context) (string, error) {
-		out, err := s.Nodes.Ctr(ctx, node, "tasks", "ls").CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("%w: %s", err, out)
-		}
-		running := ""
-		for line := range strings.Lines(string(out)) {
-			if words := strings.Fields(line); len(words) == 3 && words[2] == "RUNNING" {
-				running += line
-				// It may end of itself meanwhile.
-				_ = s.Nodes.Ctr(ctx, node, "tasks", "kill", "--all", "--signal", "SIGKILL", words[0]).Run()
-			}
-		}
-		return running, nil
-	}))
-	unmount, err := s.Nodes.NodeCommand(ctx, node, "sh", "-c", `for m in $(awk '$2 ~ "/mps/daemons/" {print $2}' /proc/self/mounts); do umount -l "$m"; done; rm -rf `+s.Nodes.CDIDir(node)+"/*")
-	s.must(err)
-	if out, err := unmount.CombinedOutput(); err != nil {
-		s.Fatalf("what lies in memory: %v: %s", err, out)
-	}
-	machine, err := s.Machine(ctx, node)
-	s.must(err)
-	s.must(machine.Reboot(7))
-	s.must(s.ClusterCommand(ctx, "up"))
 }

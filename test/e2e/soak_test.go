@@ -185,12 +185,15 @@ func (s *scene) killOne(ctx context.Context) (which int, err error) {
 
 // weight is what the driver has of a node.
 type weight struct {
-	files                 []string
-	goroutines, fds, heap string
+	files []string
+	// bytes is their size.
+	bytes                           int64
+	goroutines, fds, heap, resident string
 }
 
 func (w weight) String() string {
-	return fmt.Sprintf("%d files; goroutines %s, open files %s, heap %s bytes", len(w.files), w.goroutines, w.fds, w.heap)
+	return fmt.Sprintf("%d files with %d bytes; goroutines %s, open files %s, heap %s and resident %s bytes",
+		len(w.files), w.bytes, w.goroutines, w.fds, w.heap, w.resident)
 }
 
 // weigh looks at every node.
@@ -202,6 +205,11 @@ func (s *scene) weigh() []weight {
 		var err error
 		w.files, err = s.files(i)
 		s.must(err)
+		for _, f := range w.files {
+			if info, err := os.Stat(f); err == nil { // it may have gone since
+				w.bytes += info.Size()
+			}
+		}
 		text, err := s.page(s.Context(), s.plugin(i).Name, "metrics")
 		s.must(err)
 		for line := range strings.Lines(string(text)) {
@@ -213,6 +221,8 @@ func (s *scene) weigh() []weight {
 				w.fds = value
 			case "go_memstats_heap_alloc_bytes":
 				w.heap = value
+			case "process_resident_memory_bytes":
+				w.resident = value
 			}
 		}
 	}

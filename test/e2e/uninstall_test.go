@@ -99,7 +99,8 @@ func TestUninstall(t *testing.T) {
 
 // TestReinstallUnderPods removes the driver while a pod uses GPUs, which is refused at first, and
 // installs it again beside DeviceClasses of another release: the pod runs on, the record of its
-// claim is kept, and nobody else gets its GPUs.
+// claim is kept, and nobody else gets its GPUs. On another node NVIDIA's driver has served meanwhile,
+// and the claim that it left is taken over.
 func TestReinstallUnderPods(t *testing.T) {
 	s := begin(t)
 	s.repairAfterFailure()
@@ -121,13 +122,16 @@ func TestReinstallUnderPods(t *testing.T) {
 	}
 
 	s.otherClasses()
+	other := s.startRival(cube)
+	theirs, claim := other.theirs()
 	if err := s.Install(t.Context(), version, s.values); err == nil || !strings.Contains(err.Error(), "ownership") {
 		t.Errorf("installed over the classes of another release: %v", err)
 	}
 	// Helm may keep a note of what it tried.
 	s.must(s.Uninstall(t.Context(), s.client))
 	beside := maps.Clone(s.values)
-	beside["deviceClasses.leaveExisting"] = "true"
+	beside["deviceClasses.leaveExisting"], beside["reconcileInterval"] = "true", "2s"
+	other.stop()
 	s.must(s.Install(t.Context(), version, beside))
 	s.must(s.ready(t.Context()))
 	s.owners(otherRelease, otherRelease, rig.Release)
@@ -141,6 +145,7 @@ func TestReinstallUnderPods(t *testing.T) {
 		}
 	}
 	s.ended(islands, "user", "others", "too-many")
+	other.takesOver(theirs, claim)
 
 	// The other chart goes, with its classes, and an upgrade makes ours.
 	for _, name := range []string{gpuClass, partClass} {
