@@ -73,7 +73,17 @@ func reboots(s *scene) {
 	})
 	s.runAgain(retryLimit, before[1:]...)
 	runs(s.running(names[1:]...))
-	s.event("PrepareFailed", fmt.Sprintf("is GPU %s now, but the claim was prepared on GPU %s", swapped, first))
+	refusal := fmt.Sprintf("is GPU %s now, but the claim was prepared on GPU %s", swapped, first)
+	s.must(rig.Wait(s.Context(), retryLimit, "the board that was swapped is refused", func(ctx context.Context) (string, error) {
+		if err := s.nudge(ctx, "whole"); err != nil {
+			return "", err
+		}
+		texts, err := s.events(ctx, "PrepareFailed")
+		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(text, refusal) }) {
+			return "", nil
+		}
+		return strings.Join(texts, "\n"), err
+	}))
 	s.remove("whole")
 	s.start("new", blackwell, request{cel: is("uuid", swapped)})
 	s.ended(blackwell, "sliced", "parts", "new")
