@@ -122,7 +122,7 @@ monitoring: packages ## A real Prometheus on the plugin's process: rules, alerts
 
 .PHONY: matrix
 matrix: packages ## Every row of the crash matrix and of the matrix of steps that fail
-	@CRASH_MATRIX=all $(STEP) 'every row' $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestStepsThatFail' ./test/process
+	@CRASH_MATRIX=all $(STEP) 'every row' $(GO) test -race -ldflags '$(LINK)' -timeout 4h -v -run 'TestCrashMatrix|TestDiskFaults|TestSlowDisk|TestStepsThatFail' ./test/process
 	@echo; echo 'All passed. Next: make model, make soak'
 
 .PHONY: model

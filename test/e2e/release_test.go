@@ -29,9 +29,8 @@ func downAndUp(s *scene) {
 	s.create(computing("slices", hopper, s.gpu(hopper, 2), `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
 		"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}`))
 	s.cut("part", hopper, true, ask("a", partClass, 2, is("profile", "1g.10gb"), is("parentUUID", s.gpu(hopper, 3))))
-	s.create(computing("mps", hopper, s.gpu(hopper, 5), byMPSWith(25, "1Gi")))
-	pods = append(pods, whole, s.running("slices")[0], s.running("part")[0], s.running("mps")[0])
-	const kinds = 4
+	pods = append(pods, whole, s.running("slices")[0], s.running("part")[0])
+	const kinds = 3
 	s.writtenByALaterRelease(kinds)
 
 	s.must(s.Upgrade(s.Context(), olderVersion, cutValues()))
@@ -53,12 +52,9 @@ func downAndUp(s *scene) {
 	s.holds(whole, 2)
 	s.seesParts(pods[2])
 	s.shares(hopper, 2, gpusim.Sharing{TimeSlice: gpusim.TimeSliceLong})
-	s.tries("mps", 1000, "thread_percentage=25.0", "pinned_limit=1024", "total=1000")
-	s.tries("mps", 1025, "CUDA_ERROR_OUT_OF_MEMORY")
 	s.keepsWhatIsLater(kinds)
-	s.ended(hopper, "two", "slices", "part", "mps")
+	s.ended(hopper, "two", "slices", "part")
 	s.shares(hopper, 2, gpusim.Sharing{})
-	s.shares(hopper, 5, gpusim.Sharing{})
 	s.leaves(hopper, 3, false)
 }
 
