@@ -37,6 +37,13 @@ func (l *Library) giveBack() {
 	l.borrowers--
 }
 
+// borrowed tells whether somebody works with the session.
+func (l *Library) borrowed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.borrowers > 0
+}
+
 // recallLimit is how long those who have the session for long get to return it; longer than a wait
 // for events. A reading may have it for as long as a call may take: then the session stays for now.
 const recallLimit = 7 * time.Second
@@ -100,9 +107,9 @@ func (l *Library) returned() {
 	}
 }
 
-// recall asks for the session back and waits, for a bounded time, until it is. Nobody gets it for
-// long until done is called. The caller has the turn.
-func (l *Library) recall(ctx context.Context) (done func()) {
+// recall asks for the session back and waits, for a bounded time, until it is; who is patient also for
+// calls that were left behind. Nobody gets it for long until done is called. The caller has the turn.
+func (l *Library) recall(ctx context.Context, patient bool) (done func()) {
 	l.mu.Lock()
 	idle := make(chan struct{})
 	l.loan.idle = idle
@@ -118,6 +125,9 @@ func (l *Library) recall(ctx context.Context) (done func()) {
 	defer cancel()
 	select {
 	case <-idle:
+		if patient && !l.borrowed() {
+			l.watchdog.Settle(ctx)
+		}
 	case <-ctx.Done():
 	}
 	return func() {

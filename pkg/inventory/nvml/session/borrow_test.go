@@ -99,6 +99,33 @@ func TestApartFromABorrower(t *testing.T) {
 	}
 }
 
+// A call whose caller has gone, such as a wait for events, is waited for; not by who only closes.
+func TestApartFromACallLeftBehind(t *testing.T) {
+	m := newMachine(t, 0)
+	lent, giveBack, err := m.library.Lend(t.Context())
+	do(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	returned := make(chan struct{})
+	if err := lent.Call(ctx, "an event set", symSerial, func(session.API) session.Return { cancel(); <-returned; return 0 }); !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	giveBack()
+	if err := m.library.Close(t.Context()); err == nil {
+		t.Error("closed under a call")
+	}
+	soon, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer end()
+	if err := m.library.Apart(soon, func(context.Context) error { t.Error("it ran beside a call"); return nil }); err == nil {
+		t.Error("no error")
+	}
+	time.AfterFunc(20*time.Millisecond, func() { close(returned) })
+	ran := false
+	do(t, m.library.Apart(t.Context(), func(context.Context) error { ran = true; return nil }))
+	if !ran {
+		t.Error("it did not run")
+	}
+}
+
 func TestUseLendsTheLibrary(t *testing.T) {
 	m := newMachine(t, 0)
 	var uuids []string

@@ -88,7 +88,7 @@ func (l *Library) Renewing(ctx context.Context, read func(*Session) (again bool,
 	var left error
 	if l.session != nil && l.fileChanged() {
 		// An open session would answer on, though containers get other files by now, or none.
-		left = l.shutdown(ctx)
+		left = l.shutdown(ctx, true)
 	}
 	fresh := l.session == nil
 	again, err := l.opened(ctx, read)
@@ -98,7 +98,7 @@ func (l *Library) Renewing(ctx context.Context, read func(*Session) (again bool,
 	if fresh || !again && !errors.Is(err, errEnded) {
 		return err
 	}
-	closing := l.shutdown(ctx)
+	closing := l.shutdown(ctx, true)
 	if errors.Is(closing, errBusy) {
 		return err
 	}
@@ -141,7 +141,7 @@ func (l *Library) Close(ctx context.Context) error {
 	if l.session == nil {
 		return nil
 	}
-	return l.shutdown(ctx)
+	return l.shutdown(ctx, false)
 }
 
 // Apart runs work while this process has no session with the driver, and opens none: for tools that
@@ -152,7 +152,7 @@ func (l *Library) Apart(ctx context.Context, work func(context.Context) error) e
 	}
 	defer l.end()
 	if l.session != nil {
-		if err := l.shutdown(ctx); err != nil {
+		if err := l.shutdown(ctx, true); err != nil {
 			return err
 		}
 	}
@@ -187,14 +187,15 @@ func (l *Library) begin(ctx context.Context) error {
 func (l *Library) end() { <-l.turn }
 
 // shutdown drops the session if nobody works with it, whatever NVML answers: after an error it is
-// of no use either. The caller has the turn.
-func (l *Library) shutdown(ctx context.Context) error {
+// of no use either. Who is patient waits for calls whose callers have gone, such as a wait for events;
+// for a bounded time. The caller has the turn.
+func (l *Library) shutdown(ctx context.Context, patient bool) error {
 	if err := l.watchdog.Hung(); err != nil {
 		// It keeps the session: who listens for errors of the other GPUs would return it in vain,
 		// and hear nothing meanwhile.
 		return fmt.Errorf("%w: %w", errBusy, err)
 	}
-	defer l.recall(ctx)()
+	defer l.recall(ctx, patient)()
 	s, err := l.take()
 	if err != nil {
 		return err

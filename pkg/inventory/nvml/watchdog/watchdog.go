@@ -134,6 +134,27 @@ func (w *Watchdog) Hung() error { return w.older("", w.limit) }
 // which does not keep the next one from being made, and hanging as well.
 func (w *Watchdog) HungAbout(prefix string) error { return w.older(prefix, w.limit) }
 
+// Settle waits until no call is under way, or the context ends.
+func (w *Watchdog) Settle(ctx context.Context) {
+	for a := w.one(); a != nil; a = w.one() {
+		select {
+		case <-a.returned:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// one is a call that is under way; nil for none.
+func (w *Watchdog) one() *attempt {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, a := range w.running {
+		return a
+	}
+	return nil
+}
+
 // older names a call under way, about something whose name begins so, that is of that age at least.
 func (w *Watchdog) older(prefix string, age time.Duration) error {
 	w.mu.Lock()

@@ -161,6 +161,28 @@ func TestACallHangsFromItsLimitOn(t *testing.T) {
 	})
 }
 
+// Who settles waits for what is under way, but not longer than the context.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, begin := watchdog.New(limit), time.Now()
+		w.Settle(t.Context())
+		for about, d := range map[string]time.Duration{"a": time.Second, "b": 3 * time.Second} {
+			go func() { _, _ = watchdog.Watch(t.Context(), w, about, "call", sleeping(d)) }()
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		w.Settle(ctx)
+		if waited := time.Since(begin); waited != 2*time.Second || w.LeftBehind() == nil {
+			t.Errorf("waited %v; left behind: %v", waited, w.LeftBehind())
+		}
+		w.Settle(t.Context())
+		if waited := time.Since(begin); waited != 3*time.Second || w.LeftBehind() != nil {
+			t.Errorf("waited %v; left behind: %v", waited, w.LeftBehind())
+		}
+	})
+}
+
 func TestNoCallAfterTheContextEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
