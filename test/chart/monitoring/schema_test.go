@@ -22,7 +22,7 @@ func checkSchema(text string) error {
 	known.RegisterPanelcfgVariant(table.VariantConfig())
 	known.RegisterPanelcfgVariant(timeseries.VariantConfig())
 	known.RegisterDataqueryVariant(prometheus.VariantConfig())
-	var d grafana.Dashboard
+	var d grafana.Dashboard //nolint:staticcheck // the form that every Grafana reads; the newer one is for new ones alone
 	err := d.UnmarshalJSONStrict([]byte(text))
 	// It gives an empty list for none.
 	if found := (cog.BuildErrors{}); errors.As(err, &found) && len(found) == 0 {
