@@ -345,9 +345,10 @@ func hints(kubeconfig, bin string) string {
     kubectl get resourceslices
     kubectl --namespace %s get pods,resourceclaims
     kubectl --namespace %s exec four-on-one-nvlink-domain -- nvidia-smi
+    kubectl --namespace %s delete pods --all    # frees their GPUs
     sed 's#ubuntu:24.04#%s#' demo/specs/one-gpu.yaml | kubectl apply -f -    # any of demo/specs
     kubectl wait --for=condition=Ready pod/one-gpu --timeout=1m; kubectl logs one-gpu
     make demo-cluster-down       # leaves the machine as it was
 
-`, kubeconfig, bin, namespace, namespace, cluster.WorkloadImage)
+`, kubeconfig, bin, namespace, namespace, namespace, cluster.WorkloadImage)
 }

@@ -71,14 +71,14 @@ func (c *Cluster) Install(ctx context.Context, r Release) (string, error) {
 }
 
 // Upgrade changes an existing release to the given chart and values and returns the notes.
-// Values of the former revision are not kept.
+// Values of the former revision are kept with KeepValues alone.
 func (c *Cluster) Upgrade(ctx context.Context, r Release) (string, error) {
 	loaded, merged, err := r.load()
 	if err != nil {
 		return "", err
 	}
 	upgrade := action.NewUpgrade(c.config)
-	upgrade.Namespace, upgrade.ResetValues = r.Namespace, true
+	upgrade.Namespace, upgrade.ResetValues, upgrade.ResetThenReuseValues = r.Namespace, !r.KeepValues, r.KeepValues
 	upgrade.WaitStrategy, upgrade.Timeout = c.strategy(), c.timeout()
 	upgrade.TakeOwnership, upgrade.ForceConflicts = r.TakeOwnership, r.TakeOwnership
 	released, err := upgrade.RunWithContext(ctx, r.Name, loaded, merged)

@@ -35,6 +35,8 @@ type Release struct {
 	Values Values
 	// TakeOwnership makes objects that are there, and are another release's or nobody's, those of this one.
 	TakeOwnership bool
+	// KeepValues keeps, in an upgrade, the values that the release was given before, under Values.
+	KeepValues bool
 }
 
 // Rendered is what a release would hold.

@@ -89,6 +89,8 @@ func (d Device) state() string {
 		words = append(words, "in use")
 	case d.Blocked != "":
 		words = append(words, "partitioned")
+	case len(d.source.Repelling()) == 0 && d.source.Shared():
+		words = append(words, "shared by 0")
 	case len(d.source.Repelling()) == 0:
 		words = append(words, "free")
 	}

@@ -14,6 +14,8 @@ type Totals struct {
 	// GPUs counts physical GPUs, Free those that a claim for a whole one would get.
 	GPUs int `json:"gpus"`
 	Free int `json:"free"`
+	// Shared counts GPUs that are offered in shares: no claim gets one whole.
+	Shared int `json:"shared"`
 	// Tainted counts GPUs of which a device has a taint that repels claims.
 	Tainted int `json:"tainted"`
 	// Partitions counts MIG devices that are in use.
@@ -63,7 +65,10 @@ func Sum(gpus []GPU) Totals {
 		if g.tainted() {
 			t.Tainted++
 		}
-		isFree := g.Whole != nil && g.Whole.Free
+		if g.shared() {
+			t.Shared++
+		}
+		isFree := g.free()
 		if isFree {
 			t.Free++
 		}
@@ -78,7 +83,7 @@ func Sum(gpus []GPU) Totals {
 			if p.used() {
 				t.Partitions++
 			}
-			if p.Free && (t.Largest == nil || p.Memory > t.Largest.Memory) {
+			if p.Free && p.Sharing == "" && (t.Largest == nil || p.Memory > t.Largest.Memory) {
 				t.Largest = &p
 			}
 		}
@@ -103,8 +108,17 @@ func (g GPU) tainted() bool {
 	return g.Whole != nil && repels(*g.Whole) || slices.ContainsFunc(g.Partitions, repels)
 }
 
+// shared tells that the GPU is offered in shares.
+func (g GPU) shared() bool { return g.Whole != nil && g.Whole.Sharing != "" }
+
+// free tells that a claim for a whole GPU would get it.
+func (g GPU) free() bool { return g.Whole != nil && g.Whole.Free && g.Whole.Sharing == "" }
+
 func (t Totals) write(w *output.Writer) {
 	w.Printf("\n%s on %s, %d free", count(t.GPUs, "GPU"), count(t.Nodes, "node"), t.Free)
+	if t.Shared > 0 {
+		w.Printf(", %d offered in shares", t.Shared)
+	}
 	if t.Tainted > 0 {
 		w.Printf(", %d tainted", t.Tainted)
 	}

@@ -133,7 +133,7 @@ func groupBy(gpus []GPU, key func(GPU) string) []group {
 func freeOf(gpus []GPU) string {
 	free := 0
 	for _, g := range gpus {
-		if g.Whole != nil && g.Whole.Free {
+		if g.free() {
 			free++
 		}
 	}

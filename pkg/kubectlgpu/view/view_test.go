@@ -195,6 +195,9 @@ spec:
     allowMultipleAllocations: true
     attributes: {type: {string: gpu}, sharingEnforcement: {string: mps}, nvlinkDomain: {string: 5fb4f8a1-6b1c-4d5a-9c2e-1d2a3b4c5d6e.7}}
     capacity: {memory: {value: 512Mi}}
+  - name: gpu-1
+    allowMultipleAllocations: true
+    attributes: {type: {string: gpu}, sharingEnforcement: {string: mps}, nvlinkDomain: {string: 5fb4f8a1-6b1c-4d5a-9c2e-1d2a3b4c5d6e.7}}
 ---
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim
@@ -204,6 +207,10 @@ status:
     {request: r, driver: gpu.nvidia.com, pool: node-1, device: gpu-0, shareID: 11111111-1111-1111-1111-111111111111, consumedCapacity: {memory: 128Mi}},
     {request: r, driver: gpu.nvidia.com, pool: node-1, device: gpu-0, shareID: 21111111-1111-1111-1111-111111111111, consumedCapacity: {memory: 64Mi}}]}}
 `)
+	if totals := view.Show(s, Driver, nil).Totals; totals.Free != 0 || totals.Shared != 2 || totals.Domains[2].Claims != 0 {
+		t.Errorf("nobody gets a GPU whole that is offered in shares: %+v", totals)
+	}
+	has(t, text(t, view.Show(s, Driver, nil), false), "gpu-1", "shared by 0", "2 GPUs on 1 node, 0 free, 2 offered in shares")
 	has(t, text(t, view.Show(s, Driver, nil), true), "512Mi 5fb4f8a1….7 shared by 2", "mps")
 	d, err := view.Describe(s, "gpu-0")
 	if err != nil {

@@ -45,6 +45,8 @@ type target struct {
 	values     chart.Values
 	// take is of install and upgrade alone.
 	take bool
+	// keep is of upgrade alone.
+	keep bool
 }
 
 func (t *target) addFlags(cmd *cobra.Command, withValues bool) {
@@ -68,7 +70,7 @@ func (t *target) connect(log io.Writer) (*chart.Cluster, error) {
 }
 
 func (t *target) release(args []string) chart.Release {
-	return chart.Release{Name: args[0], Namespace: t.namespace, Chart: args[1], Values: t.values, TakeOwnership: t.take}
+	return chart.Release{Name: args[0], Namespace: t.namespace, Chart: args[1], Values: t.values, TakeOwnership: t.take, KeepValues: t.keep}
 }
 
 func newInstall() *cobra.Command {
@@ -85,6 +87,9 @@ func newChange(name, short, done string, change func(*chart.Cluster, context.Con
 	cmd := &cobra.Command{Use: name + " RELEASE CHART", Short: short, Args: cobra.ExactArgs(2)}
 	t.addFlags(cmd, true)
 	cmd.Flags().BoolVar(&t.take, "take-ownership", false, "make objects that are there, and are another release's or nobody's, this one's")
+	if name == "upgrade" {
+		cmd.Flags().BoolVar(&t.keep, "reset-then-reuse-values", false, "keep the values that the release was given, over the chart's own and under the given ones")
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cluster, err := t.connect(cmd.ErrOrStderr())
 		if err != nil {
