@@ -30,7 +30,7 @@ func instructionOf(t *testing.T, args []string) instruction {
 			} else {
 				a.namespace = args[i]
 			}
-		case slices.Contains([]string{"--create-namespace", "--reuse-values"}, arg):
+		case slices.Contains([]string{"--create-namespace", "--reset-then-reuse-values"}, arg):
 		case strings.HasPrefix(arg, "-"):
 			t.Errorf("flag %s is not known", arg)
 		default:
