@@ -184,19 +184,27 @@ func (r Request) words() string {
 	}
 	switch s.Kind {
 	case StepClass:
-		return lead + fmt.Sprintf("%s of the node's %d devices are of that class", number(s.Left), r.Devices)
+		return lead + fmt.Sprintf("%s of the node's %d devices %s of that class", number(s.Left), r.Devices, are(s.Left))
 	case StepSelector:
 		return lead + fmt.Sprintf("selector %s leaves %s of %d%s", s.Detail, number(s.Left), s.Left+s.Removed, published(s))
 	case StepCapacity:
 		return lead + fmt.Sprintf("%s have the capacity asked for", number(s.Left))
 	case StepTaint:
-		return lead + fmt.Sprintf("%s are left without those with taints that it does not tolerate (%s)", number(s.Left), s.Detail)
+		return lead + fmt.Sprintf("%s %s left without those with taints that it does not tolerate (%s)", number(s.Left), are(s.Left), s.Detail)
 	case StepInUse:
-		return lead + fmt.Sprintf("%s are free of %d: in use by %s", number(s.Left), s.Left+s.Removed, s.Detail)
+		return lead + fmt.Sprintf("%s %s free of %d: in use by %s", number(s.Left), are(s.Left), s.Left+s.Removed, s.Detail)
 	case StepCounter:
 		return lead + fmt.Sprintf("%s more fit at once (%s)", number(s.Left), s.Detail)
 	}
 	return lead + fmt.Sprintf("no more than %s have an equal %s", number(s.Left), s.Detail)
+}
+
+// are is the verb of a number of devices.
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }
 
 func number(n int) string {

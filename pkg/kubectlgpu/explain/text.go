@@ -22,7 +22,11 @@ func (x Explanation) Text(out io.Writer, wide bool) error {
 		}
 	}
 	field("Reason", x.Reason)
-	field("Change", x.Change)
+	change := x.Change
+	if change == "" && x.Verdict == DoesNotFit && len(x.Nodes) > 0 {
+		change = "none by itself: no single one that was tried makes it fit"
+	}
+	field("Change", change)
 	field("Devices", strings.Join(x.Devices, ", "))
 	for _, e := range x.Events {
 		field("Event", e)
