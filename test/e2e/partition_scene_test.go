@@ -93,6 +93,7 @@ func cutGPUs(t *testing.T) {
 func cutValues() rig.Values {
 	return rig.Values{
 		"migDevices": "on-demand", "migLayouts.configMap": layoutMap, "rescanInterval": "1s", "logVerbosity": "4",
+		"sharing.mps.enabled": "true", "sharing.mps.shmSize": "16m",
 		"health.evict": "true", "health.holdDown": "2s", "health.interval": "1s",
 	}
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -29,15 +30,16 @@ func downAndUp(s *scene) {
 	s.create(computing("slices", hopper, s.gpu(hopper, 2), `{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
 		"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}}`))
 	s.cut("part", hopper, true, ask("a", partClass, 2, is("profile", "1g.10gb"), is("parentUUID", s.gpu(hopper, 3))))
-	pods = append(pods, whole, s.running("slices")[0], s.running("part")[0])
-	const kinds = 3
+	s.create(computing("mps", hopper, s.gpu(hopper, 5), byMPSWith(25, "1Gi")))
+	pods = append(pods, whole, s.running("slices")[0], s.running("part")[0], s.running("mps")[0])
+	const kinds = 4
 	s.writtenByALaterRelease(kinds)
 
-	s.must(s.Upgrade(s.Context(), olderVersion, cutValues()))
+	s.changes(olderVersion)
 	s.serves(olderVersion)
 	s.start("while-older", hopper, request{cel: is("uuid", s.gpu(hopper, 4))})
 	s.remove("while-older")
-	s.must(s.Upgrade(s.Context(), version, cutValues()))
+	s.changes(version)
 	s.serves(version)
 	s.noFailedPrepare()
 	for series, n := range s.failures() {
@@ -52,10 +54,26 @@ func downAndUp(s *scene) {
 	s.holds(whole, 2)
 	s.seesParts(pods[2])
 	s.shares(hopper, 2, gpusim.Sharing{TimeSlice: gpusim.TimeSliceLong})
+	s.tries("mps", 1000, "thread_percentage=25.0", "pinned_limit=1024", "total=1000")
+	s.tries("mps", 1025, "CUDA_ERROR_OUT_OF_MEMORY")
 	s.keepsWhatIsLater(kinds)
-	s.ended(hopper, "two", "slices", "part")
+	s.ended(hopper, "two", "slices", "part", "mps")
 	s.shares(hopper, 2, gpusim.Sharing{})
+	s.shares(hopper, 5, gpusim.Sharing{})
 	s.leaves(hopper, 3, false)
+}
+
+// changes has every plugin be of another version, while the pods of MPS control daemons stay as they are.
+func (s *scene) changes(version string) {
+	s.Helper()
+	s.must(s.Change(s.Context(), version, cutValues()))
+	s.must(rig.Wait(s.Context(), retryLimit, "every plugin is of version "+version, func(ctx context.Context) (string, error) {
+		set, err := s.daemonSet(ctx)
+		if err != nil {
+			return "", err
+		}
+		return rig.RolledOut(set, len(s.Presets)), nil
+	}))
 }
 
 // recordFiles are the records of a node, of which there must be n.

@@ -53,8 +53,12 @@ func (r *Rig) values(version string, more Values) []string {
 }
 
 func (r *Rig) chart(ctx context.Context, action string, args ...string) error {
+	return r.chartWithin(ctx, releaseLimit, action, args...)
+}
+
+func (r *Rig) chartWithin(ctx context.Context, limit time.Duration, action string, args ...string) error {
 	line := append([]string{action, Release}, args...)
-	line = append(line, "--namespace", Namespace, "--kubeconfig", r.Nodes.Kubeconfig(), "--wait", releaseLimit.String())
+	line = append(line, "--namespace", Namespace, "--kubeconfig", r.Nodes.Kubeconfig(), "--wait", limit.String())
 	return r.run(exec.CommandContext(ctx, r.tool("chartctl"), line...))
 }
 
@@ -76,6 +80,12 @@ func (r *Rig) InstallOver(ctx context.Context, version string, more Values) erro
 // plugin is ready on every node.
 func (r *Rig) Upgrade(ctx context.Context, version string, more Values) error {
 	return r.chart(ctx, "upgrade", append([]string{r.chartDir()}, r.values(version, more)...)...)
+}
+
+// Change is Upgrade and does not wait: the pods of MPS control daemons are not updated by themselves,
+// and Helm would wait for them.
+func (r *Rig) Change(ctx context.Context, version string, more Values) error {
+	return r.chartWithin(ctx, 0, "upgrade", append([]string{r.chartDir()}, r.values(version, more)...)...)
 }
 
 // Restore deploys the release's last revision again, after an uninstall that was refused.
