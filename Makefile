@@ -33,9 +33,11 @@ build: ## Build the programs into bin/
 	@$(STEP) 'test cluster' $(GO) build -o $(OUT)/cluster ./test/cluster/cmd/cluster
 	@echo; echo 'The programs are in bin/. Next: bin/kubectl-gpu --help, or make demo'
 
+PACKAGES = jq runc busybox-static gcc libc6-dev libseccomp-dev pkg-config iproute2 openssl
+
 .PHONY: packages
 packages: ## Install the Debian packages that tests and demo need
-	@missing=""; for p in jq runc busybox-static gcc libc6-dev libseccomp-dev pkg-config iproute2 openssl; do \
+	@missing=""; for p in $(PACKAGES); do \
 	  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
 	if [ -n "$$missing" ]; then install="apt-get install -y --no-install-recommends $$missing >/dev/null"; \
 	  $(STEP) "install$$missing" bash -c "$$install 2>&1 || { apt-get update >/dev/null && $$install; }"; fi
@@ -74,6 +76,16 @@ image: ## Build the image, without a container engine, into dist/
 	@$(STEP) 'image' $(DIST)/imagebuild --config deployments/container/image.yaml --define BIN=$(DIST)/bin --define VERSION=$(VERSION) \
 	  --name $(IMAGE) --out $(DIST)/gpu-dra-driver.tar
 	@echo; echo 'Next: ctr images import dist/gpu-dra-driver.tar, or make demo-cluster'
+
+.PHONY: image-arm64
+image-arm64: PACKAGES = gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+image-arm64: packages ## The same image for arm64 nodes, cross-compiled
+	@OUT=$(DIST)/bin-arm64 VERSION=$(VERSION) GOARCH=arm64 CC=aarch64-linux-gnu-gcc \
+	  $(STEP) 'programs of the image for arm64' deployments/container/build-binaries.sh
+	@$(STEP) 'image builder' $(GO) -C deployments/container build -o $(DIST)/imagebuild ./cmd/imagebuild
+	@$(STEP) 'image for arm64' $(DIST)/imagebuild --config deployments/container/image.yaml --platform linux/arm64 \
+	  --define BIN=$(DIST)/bin-arm64 --define VERSION=$(VERSION) --name $(IMAGE)-arm64 --out $(DIST)/gpu-dra-driver-arm64.tar
+	@echo; echo 'Next: ctr images import dist/gpu-dra-driver-arm64.tar on an arm64 node'
 
 .PHONY: chart
 chart: ## Test the Helm chart and package it into dist/
