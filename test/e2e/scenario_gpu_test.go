@@ -65,17 +65,19 @@ func thisElseThat(p *pack) {
 	}
 }
 
-// onlineBeforeTraining has the online service take the GPUs from training, and give them back.
+// onlineBeforeTraining has the online service take the GPUs from training, and give them back. It
+// begins with training alone: a scheduler that is given both at once may preempt a pod before that is
+// bound, and then looks at the other one again only minutes later.
 func onlineBeforeTraining(p *pack) {
 	p.apply()
 	const online, training = "app=online", "app=training"
-	first := p.holds(p.up(1, online)[0], 2)
-	p.oneDomain(p.up(1, online)[0].Name, first)
 	p.run("", "scale", "deployment", "online", "--replicas=0")
+	p.up(0, online)
 	trains := p.up(1, training)[0]
-	p.holds(trains, 2)
+	p.oneDomain(trains.Name, p.holds(trains, 2))
 	p.run("", "scale", "deployment", "online", "--replicas=1")
-	p.holds(p.up(1, online)[0], 2)
+	serves := p.up(1, online)[0]
+	p.oneDomain(serves.Name, p.holds(serves, 2))
 	p.up(0, training)
 	p.event("Preempted", "Pod/"+trains.Name)
 	p.run("", "scale", "deployment", "online", "--replicas=0")

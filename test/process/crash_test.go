@@ -92,7 +92,7 @@ const matrixVariable = "CRASH_MATRIX"
 // TestCrashMatrix kills the process before every change that it makes to its files, and after the
 // answer, in a prepare and in an unprepare, and goes on in every way. In the whole matrix each point
 // meets every way. Otherwise one whole device does, more of them meet one way at each point, and
-// claims that change the hardware one way at each fifth point, in turn.
+// claims that change the hardware one way at each tenth point, in turn.
 func TestCrashMatrix(t *testing.T) {
 	whole := os.Getenv(matrixVariable) != ""
 	for i, k := range append([]kind{wholes(3), wholes(1, 2), wholes(all(8)...)}, kinds()...) {
@@ -102,7 +102,7 @@ func TestCrashMatrix(t *testing.T) {
 				m := newMatrix(t, k)
 				m.call, m.prepared, m.every, m.stride, m.point = call, name == "unprepare", whole || len(k.devices(m.bed)) == 1 && i == 0, 1, 1
 				if i > 2 && !whole {
-					m.stride, m.point = 5, 1+i%5
+					m.stride, m.point = 10, 1+3*i%10
 				}
 				m.run()
 			})

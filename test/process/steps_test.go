@@ -70,7 +70,7 @@ func (a *attempt) end() {
 // TestDiskFaults lets the file system fail from every change on, or at one alone. The call says
 // why it failed; once the disk is well the claim can be prepared and unprepared, and nothing of
 // it is left. In the whole matrix every point meets every fault, otherwise whole GPUs do, and claims
-// that change the hardware one of the faults at each fourth point, in turn.
+// that change the hardware one of the faults at each eighth point, in turn.
 func TestDiskFaults(t *testing.T) {
 	whole := os.Getenv(matrixVariable) != ""
 	for i, k := range append([]kind{wholes(1, 2)}, kinds()...) {
@@ -80,7 +80,7 @@ func TestDiskFaults(t *testing.T) {
 				m := newMatrix(t, k)
 				m.call, m.prepared, m.every, m.point, m.stride = call, name == "unprepare", whole || i == 0, 1, 1
 				if !m.every {
-					m.point, m.stride = 1+i%4, 4
+					m.point, m.stride = 1+3*i%8, 8
 				}
 				m.plugin = m.bed.Start(m.flags(process.Flag("holder-wait", "1ms"))...)
 				failed := 0
