@@ -91,8 +91,8 @@ const matrixVariable = "CRASH_MATRIX"
 
 // TestCrashMatrix kills the process before every change that it makes to its files, and after the
 // answer, in a prepare and in an unprepare, and goes on in every way. In the whole matrix each point
-// meets every way. Otherwise one whole device does, more of them meet one way at each point, and
-// claims that change the hardware one way at each tenth point, in turn.
+// meets every way. Otherwise, in turn, one whole device meets two ways at each point, two meet one, eight
+// one at each third point, and claims that change the hardware one at each tenth.
 func TestCrashMatrix(t *testing.T) {
 	whole := os.Getenv(matrixVariable) != ""
 	for i, k := range append([]kind{wholes(3), wholes(1, 2), wholes(all(8)...)}, kinds()...) {
@@ -100,8 +100,15 @@ func TestCrashMatrix(t *testing.T) {
 			t.Run(k.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				m := newMatrix(t, k)
-				m.call, m.prepared, m.every, m.stride, m.point = call, name == "unprepare", whole || len(k.devices(m.bed)) == 1 && i == 0, 1, 1
-				if i > 2 && !whole {
+				m.call, m.prepared, m.ways, m.stride, m.point = call, name == "unprepare", len(ways()), 1, 1
+				if !whole {
+					m.ways = 1 + max(0, 1-i)
+				}
+				switch {
+				case whole:
+				case i == 2:
+					m.stride = 3
+				case i > 2:
 					m.stride, m.point = 10, 1+3*i%10
 				}
 				m.run()
@@ -119,8 +126,10 @@ type matrix struct {
 	call   func(b *process.Bed, c kubelet.Claim) error
 	// prepared: the claim is before the call.
 	prepared bool
-	// every: each point meets every way.
+	// every: each point meets every fault of the disk.
 	every bool
+	// ways are the ways that each point meets, in turn.
+	ways int
 	// point is the next one to be killed at, and stride how many there are to the one after.
 	point, stride int
 	points, rows  int
@@ -167,7 +176,7 @@ func (m *matrix) run() {
 	for last := false; !last; m.point += m.stride {
 		m.points++
 		for i, w := range ways() {
-			if !m.every && i != m.points%len(ways()) && !last {
+			if (i+m.points*m.ways)%len(ways()) >= m.ways && !last {
 				continue
 			}
 			last = !m.row(w)
