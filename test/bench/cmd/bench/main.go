@@ -1,5 +1,5 @@
 // Command bench measures the plugin on this machine and writes the tables of docs/performance.md. It needs root, takes about
-// five minutes and says meanwhile what it does. It only wires flags and signals to package measure.
+// twenty minutes and says meanwhile what it does. It only wires flags and signals to package measure.
 package main
 
 import (
